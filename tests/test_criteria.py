@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 
 from softmax_jax import temperature
-from softmax_jax.temperature import CRITERIA, Rows, search, target_beta
+from softmax_jax.temperature import CRITERIA, Rows, target_beta
+from tests.library.test_temperature import ITEMS, drawn_rows, entropy64, softmax64
 
-ITEMS, CLASSES, SEEDS, ROWS = 32, 8, 8, 2500
 AT = np.array([1.0, 1.5, 2.0, 2.5])
 
 
@@ -17,35 +18,10 @@ def truth(entropy):
     return 1.3 + 0.7 * (entropy - 0.5)
 
 
-def weights(z):
-    exponentials = np.exp(z - z.max(-1, keepdims=True))
-    return exponentials / exponentials.sum(-1, keepdims=True)
-
-
 @pytest.fixture(scope="module")
 def rows():
     """Rows whose answers are drawn from softmax(β*(H) z): no other temperature has a lower expected loss."""
-    random = np.random.default_rng(0)
-    z = random.normal(size=(SEEDS * ROWS, ITEMS)) * random.uniform(0.05, 3.0, (SEEDS * ROWS, 1))
-    p = weights(truth(entropies_of(z))[:, None] * z)
-    items = (p.cumsum(1) < random.uniform(size=(len(p), 1))).sum(1).clip(0, ITEMS - 1)
-    classes = np.arange(ITEMS) % CLASSES
-
-    @jax.jit
-    def searched(z, items, answers):
-        values = jnp.broadcast_to(jax.nn.one_hot(classes, CLASSES), (len(z), ITEMS, CLASSES))
-        return search(
-            z,
-            values,
-            lambda attended: -jnp.log(jnp.take_along_axis(attended, answers[:, None], 1)[:, 0] + 1e-30),
-            error=lambda attended: (attended.argmax(-1) != answers).astype(jnp.float32),
-            target=items,
-        )
-
-    z = jnp.asarray(z, jnp.float32)
-    parts = np.split(np.arange(len(z)), SEEDS)
-    of_parts = [searched(z[part], jnp.asarray(items[part]), jnp.asarray(classes[items[part]])) for part in parts]
-    return Rows(*map(np.stack, zip(*of_parts)))
+    return drawn_rows(0, beta=truth, classes=8)
 
 
 BIAS = {"inputs": (0.3, 0.5), "bins": (0.95, 1.05), "accuracy": (0.2, 1.0), "target": (0.0, 1.15)}
@@ -60,21 +36,16 @@ def test_each_criterion_finds_what_is_known_within_its_bias(rows, criterion):
     assert ((low <= found) & (found <= high)).all()
 
 
-def entropies_of(z):
-    p = weights(z)
-    return -(p * np.log(p)).sum(-1)
-
-
 @pytest.mark.full
 def test_rows_whose_true_item_is_best_at_a_known_temperature_give_it_back():
     """The logit of the true item is moved until it is the mean of the row under its own β*(H)."""
     z = np.random.default_rng(2).normal(size=(2, 400, ITEMS)) * np.linspace(0.5, 3, 400)[:, None]
     for _ in range(200):
-        z[..., 0] = (weights(truth(entropies_of(z))[..., None] * z) * z).sum(-1)
+        z[..., 0] = (softmax64(truth(entropy64(z))[..., None] * z) * z).sum(-1)
     best = target_beta(jnp.asarray(z.reshape(-1, ITEMS), jnp.float32), jnp.zeros(800, int)).reshape(2, 400)
     nothing = np.zeros((2, 400), np.float32)
     grids = np.zeros((2, 400, temperature.GRID_SIZE), np.float32)
-    rows = Rows(entropies_of(z), 1 + nothing, nothing > 0, nothing, grids, grids, np.asarray(best))
+    rows = Rows(entropy64(z), 1 + nothing, nothing > 0, nothing, grids, grids, np.asarray(best))
     found = temperature.fit({ITEMS: rows}, {ITEMS: rows}, seeds=[0, 1], criterion="target", degree=2)
     np.testing.assert_allclose(found.curve(AT), truth(AT), rtol=1e-3)
     assert found.used == {str(ITEMS): pytest.approx(100 * (rows.entropy > temperature.THRESHOLD).mean())}
@@ -82,13 +53,12 @@ def test_rows_whose_true_item_is_best_at_a_known_temperature_give_it_back():
 
 def solved(z, target):
     """The root in float64, by SciPy, for one row; NaN where there is none within the range."""
-    from scipy.optimize import brentq
 
     def off(beta):
-        return weights(beta * z) @ z - z[target]
+        return softmax64(beta * z) @ z - z[target]
 
     low, high = 1 / temperature.THETA_RANGE[1], 1 / temperature.THETA_RANGE[0]
-    return brentq(off, low, high) if off(low) < 0 < off(high) else np.nan
+    return scipy.optimize.brentq(off, low, high) if off(low) < 0 < off(high) else np.nan
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -42,12 +43,9 @@ def test_bad_content_is_refused_where_it_is_read_in_one_line_with_its_file(reade
     path = tmp_path / "x.json"
     for content, (problem, refused_by) in CONTENTS.items():
         path.write_bytes(content)
-        if reader not in refused_by:
+        refused = pytest.raises(Refusal, match=rf"^{path}.*({problem}).*$")
+        with refused if reader in refused_by else contextlib.nullcontext():
             READERS[reader](path)
-            continue
-        with pytest.raises(Refusal, match=rf"^[^\n]*({problem})[^\n]*$") as refused:
-            READERS[reader](path)
-        assert str(refused.value).startswith(str(path))
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -58,20 +56,19 @@ def test_only_a_regular_file_of_bounded_size_is_read_and_no_descriptor_is_left(r
     (tmp_path / "link").symlink_to("fifo")
     (tmp_path / "loop").symlink_to("loop")
     open_before = os.listdir("/proc/self/fd")
-    for path, problem in {
-        tmp_path / "fifo": "is a FIFO: it must be a regular file",
-        tmp_path / "link": "is a FIFO: it must be a regular file",
-        tmp_path: "is a directory: it must be a regular file",
-        Path("/dev/zero"): "is a device: it must be a regular file",
-        tmp_path / "large": "has 1,099,511,627,776 bytes: a file of its kind may have at most ",
-        tmp_path / "absent": "cannot be read: No such file or directory",
-        tmp_path / "loop": "cannot be read: Too many levels of symbolic links",
-        tmp_path / ("x" * 300): "cannot be read: File name too long",
+    for name, problem in {
+        "fifo": "is a FIFO: it must be a regular file",
+        "link": "is a FIFO: it must be a regular file",
+        "": "is a directory: it must be a regular file",
+        "/dev/zero": "is a device: it must be a regular file",
+        "large": "has 1,099,511,627,776 bytes: a file of its kind may have at most ",
+        "absent": "cannot be read: No such file or directory",
+        "loop": "cannot be read: Too many levels of symbolic links",
+        "x" * 300: "cannot be read: File name too long",
     }.items():
-        with pytest.raises(Refusal) as refusal:
+        path = tmp_path / name
+        with pytest.raises(Refusal, match=rf"^{path} {problem}.*name another$"):
             READERS[reader](path)
-        assert str(refusal.value).startswith(f"{path} {problem}")
-        assert str(refusal.value).endswith("name another")
     with pytest.raises(Refusal, match=r"'a\\x00b' is no name of a file"):
         READERS[reader](Path("a\0b"))
     assert os.listdir("/proc/self/fd") == open_before
@@ -86,12 +83,12 @@ def test_a_path_that_cannot_be_looked_at_written_or_made_is_refused(tmp_path):
     assert not files.exists(tmp_path / "x")
 
 
-def test_what_json_lacks_is_null(tmp_path):
+def test_what_json_lacks_is_null_and_lines_of_a_text_end_as_python_has_them(tmp_path):
     files.write_json(tmp_path / "x.json", {"a": [float("nan"), 1.5], "b": (float("inf"), "NaN")})
-    assert json.loads((tmp_path / "x.json").read_text(), parse_constant=pytest.fail) == {
-        "a": [None, 1.5],
-        "b": [None, "NaN"],
-    }
+    written = json.loads((tmp_path / "x.json").read_text(), parse_constant=pytest.fail)
+    assert written == {"a": [None, 1.5], "b": [None, "NaN"]}
+    (tmp_path / "text").write_bytes("ä\r\nb\rc\n".encode())
+    assert files.read_text(tmp_path / "text") == "ä\nb\nc\n"
 
 
 def test_a_file_that_grows_while_it_is_read_or_hides_its_size_is_bounded(tmp_path):
@@ -102,8 +99,3 @@ def test_a_file_that_grows_while_it_is_read_or_hides_its_size_is_bounded(tmp_pat
     assert files.read_bytes(tmp_path / "ten", 10) == b"0123456789"
     with pytest.raises(Refusal, match="has 10 bytes: a file of its kind may have at most 9"):
         files.read_bytes(tmp_path / "ten", 9)
-
-
-def test_a_text_is_in_utf_8_and_its_lines_end_as_python_has_them(tmp_path):
-    (tmp_path / "text").write_bytes("ä\r\nb\rc\n".encode())
-    assert files.read_text(tmp_path / "text") == "ä\nb\nc\n"

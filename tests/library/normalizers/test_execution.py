@@ -107,13 +107,6 @@ def test_on_an_explicit_mesh(name):
         assert_as_anywhere(name, weights_and_gradients(name), LOGITS, VISIBLE)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_functions_of_rows_on_an_explicit_mesh(name):
-    operands = jax.device_put((LOGITS, VISIBLE), NamedSharding(mesh_of(AxisType.Explicit), PartitionSpec("rows", None)))
-    assert_same(jax.jit(OTHERS[name])(*operands), OTHERS[name](LOGITS, VISIBLE))
-
-
 def exported(compute):
     """A function of logits and mask, exported for any number of rows and entries."""
     sizes = export.symbolic_shape("rows, n")
@@ -129,10 +122,19 @@ def test_exported_with_symbolic_sizes(name, symbols_pass):
         assert_same(call(LOGITS, VISIBLE), anywhere(name))
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", full_except(OTHERS, "top_k_mask"))
-def test_other_functions_of_rows_exported_with_symbolic_sizes(name, symbols_pass):
-    assert_same(exported(OTHERS[name])(LOGITS, VISIBLE), OTHERS[name](LOGITS, VISIBLE))
+@pytest.mark.parametrize("name", full_except(OTHERS, "sample", "top_k_mask"))
+def test_other_functions_of_rows(name, symbols_pass):
+    compute, wanted = OTHERS[name], OTHERS[name](LOGITS, VISIBLE)
+    sharding = NamedSharding(mesh_of(AxisType.Explicit), PartitionSpec("rows", None))
+    assert_same(jax.jit(compute)(*jax.device_put((LOGITS, VISIBLE), sharding)), wanted)
+    assert_same(exported(compute)(LOGITS, VISIBLE), wanted)
+    if name != "log_softmax":  # which is -inf behind the mask
+        with jax.debug_nans(True), jax.debug_infs(True):
+            compute(LOGITS, VISIBLE if name != "critical_beta" else None)
+    for shape in (0, 3), (0, N), (3, 0):
+        result = compute(jnp.zeros(shape), jnp.ones(shape, bool))
+        assert result.shape[0] == shape[0]
+        assert not np.any(result != -1) if name == "sample" else not np.any(result)
 
 
 @pytest.mark.full
@@ -146,31 +148,10 @@ def test_arrays_without_rows_or_entries(name):
         assert jax.eval_shape(jax.vmap(normalizer), logits[None]).shape == (1, *shape)
 
 
-@pytest.mark.parametrize("name", full_except(OTHERS, "sample"))
-def test_other_functions_of_arrays_without_rows_or_entries(name):
-    for shape in (0, 3), (0, N), (3, 0):
-        result = OTHERS[name](jnp.zeros(shape), jnp.ones(shape, bool))
-        assert result.shape[0] == shape[0]
-        assert not np.any(result != -1) if name == "sample" else not np.any(result)
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("name", [*HEART, "top_k", "sigmoid", "as_stieltjes"])
-def test_debug_flags_do_not_stop_on_finite_results(name):
-    compute = weights_and_gradients(name)
+def test_debug_flags_do_not_stop_on_finite_results_and_do_where_weights_are_nan(name):
     with jax.debug_nans(True), jax.debug_infs(True):
-        computed = compute(LOGITS, VISIBLE)
-    assert_same(computed, anywhere(name))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", [name for name in OTHERS if name != "log_softmax"])  # which is -inf behind the mask
-def test_debug_flags_do_not_stop_other_functions_of_rows(name):
-    with jax.debug_nans(True), jax.debug_infs(True):
-        OTHERS[name](LOGITS, VISIBLE if name != "critical_beta" else None)
-
-
-@pytest.mark.full
-def test_debug_nans_stops_where_weights_are_nan():
+        assert_same(weights_and_gradients(name)(LOGITS, VISIBLE), anywhere(name))
     with jax.debug_nans(True), pytest.raises(FloatingPointError):
-        sj.ssmax(LOGITS * jnp.where(jnp.arange(N) == 3, jnp.inf, 1)[None])
+        sj.normalizer(name)(LOGITS * jnp.where(jnp.arange(N) == 3, jnp.inf, 1)[None])

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -23,8 +24,7 @@ def write(tmp_path):
     def written(**changes):
         path = tmp_path / "a fit-1.json"
         content = signed({key: value for key, value in (CONTENT | changes).items() if value is not None})
-        kept = {key: value for key, value in content.items() if key not in changes or changes[key] is not None}
-        path.write_text(json.dumps(kept))
+        path.write_text(json.dumps({key: value for key, value in content.items() if changes.get(key, 0) is not None}))
         return path
 
     return written
@@ -33,22 +33,13 @@ def write(tmp_path):
 SCALE = sj.EntropyPolynomial((0.5, -1.0, 4.0), entropy_range=(0.5, 3.0))
 
 
-@pytest.mark.parametrize(
-    "form", ["adaptive(fit={})", "adaptive( fit = {} )", "adaptive(fit='{}')", "adaptive(threshold=0.5, fit={})"]
-)
-def test_a_fit_is_named_on_the_command_line_with_or_without_quotes(write, form):
-    assert sj.normalizer(form.format(write())).scale == SCALE
-
-
-def test_a_fit_is_a_keyword(write):
-    assert sj.normalizer("adaptive", fit=write()).scale == SCALE
-    assert sj.normalizer("adaptive", fit=str(write()), floor=2.0).scale == sj.EntropyPolynomial(
-        (0.5, -1.0, 4.0), floor=2.0, entropy_range=(0.5, 3.0)
-    )
-
-
-def test_beta_at_the_ends_may_be_left_out(write):
-    assert read_fit(write(beta_at_ends=None))["seeds"] == [0]
+def test_a_fit_is_named_on_the_command_line_with_or_without_quotes_or_is_a_keyword(write):
+    path = write()
+    for form in "adaptive(fit={})", "adaptive( fit = {} )", "adaptive(fit='{}')", "adaptive(threshold=0.5, fit={})":
+        assert sj.normalizer(form.format(path)).scale == SCALE
+    assert sj.normalizer("adaptive", fit=path).scale == SCALE
+    assert sj.normalizer("adaptive", fit=str(path), floor=2.0).scale == dataclasses.replace(SCALE, floor=2.0)
+    assert read_fit(write(beta_at_ends=None))["seeds"] == [0]  # which may be left out
 
 
 @pytest.mark.parametrize(
@@ -71,28 +62,19 @@ def test_beta_at_the_ends_may_be_left_out(write):
 )
 def test_a_file_that_is_no_fit_is_refused_in_one_line(write, changes, message):
     path = write(**changes)
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ValueError, match=rf"^{path}.*{message}.*$"):
         sj.normalizer(f"adaptive(fit={path})")
-    assert "\n" not in str(error.value)
-    assert str(path) in str(error.value)
 
 
-def test_a_file_that_is_not_there_or_not_json_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"none.json does not exist: name a file that fit_temperature.py wrote"):
-        sj.normalizer(f"adaptive(fit={tmp_path}/none.json)")
+def test_a_file_that_is_not_there_or_not_json_is_refused_and_one_for_a_method_without_fits(tmp_path, write):
     (tmp_path / "x.json").write_text("{")
-    with pytest.raises(ValueError, match=r"x.json cannot be read as JSON"):
-        sj.normalizer(f"adaptive(fit={tmp_path}/x.json)")
-    (tmp_path / "x.json").write_text("[1]")
-    with pytest.raises(ValueError, match="is no temperature fit: it lacks coefficients, entropy_range"):
-        sj.normalizer(f"adaptive(fit={tmp_path}/x.json)")
-
-
-def test_a_fit_and_what_it_holds_are_not_both_given(write):
-    with pytest.raises(ValueError, match="holds coefficients: give either the file or the numbers"):
-        sj.normalizer("adaptive(coefficients=(1, 2))", fit=write())
-
-
-def test_only_the_adaptive_method_takes_a_fit(write):
-    with pytest.raises(ValueError, match="normalizer 'ssmax' has no number 'fit'"):
-        sj.normalizer(f"ssmax(fit={write()})")
+    (tmp_path / "list.json").write_text("[1]")
+    for spec, message in (
+        (f"adaptive(fit={tmp_path}/none.json)", "none.json does not exist: name a file that fit_temperature.py wrote"),
+        (f"adaptive(fit={tmp_path}/x.json)", "x.json cannot be read as JSON"),
+        (f"adaptive(fit={tmp_path}/list.json)", "is no temperature fit: it lacks coefficients, entropy_range"),
+        (f"adaptive(coefficients=(1, 2), fit={write()})", "holds coefficients: give either the file or the numbers"),
+        (f"ssmax(fit={write()})", "normalizer 'ssmax' has no number 'fit'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sj.normalizer(spec)

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
+from softmax_jax.laws.counterexamples import counterexample
+from softmax_jax.laws.laws import LAWS
 from softmax_jax.normalizers import registry
 from softmax_jax.normalizers.normalizer import SoftCapped
 from tests.tiers import methods
@@ -31,6 +33,24 @@ def restored():
 
 def double(logits, axis=-1, where=None, *, factor=2.0):
     return factor * sj.softmax(logits, axis, where)
+
+
+def plain(logits, axis=-1, where=None, *, factor=1.0):
+    return factor * jax.nn.softmax(logits, axis, where)
+
+
+def test_numbers_as_keywords():
+    for text in "temperature(0.2)", "temperature(theta=0.2)":
+        with pytest.raises(ValueError, match=r"gives theta twice"):
+            sj.normalizer(text, theta=0.3)
+    assert sj.normalizer(sj.ssmax, s=0.4) == sj.normalizer("ssmax(s=0.4)")
+    assert sj.normalizer("ssmax(s=0.43)", bias=0.5).scale == sj.LogLength(0.43, 0.5)
+    assert sj.normalizer("soft_capped(30)") == sj.normalizer("soft_capped", cap=30.0)
+    s = jnp.array([0.1, 0.2])[:, None, None]
+    assert jax.tree.leaves(sj.normalizer("ssmax", s=s))[0] is s
+    assert jax.tree.leaves(sj.normalizer(plain, factor=3.0)) == [3.0]
+    # A whole number becomes a float, which can be differentiated.
+    assert all(isinstance(number, float) for number in jax.tree.leaves(sj.normalizer("length_scaled(m=2)")))
 
 
 @pytest.mark.parametrize("name", methods())
@@ -59,37 +79,20 @@ def test_spec_strings(spec, scale):
     assert sj.normalizer(spec).scale == scale
 
 
-def test_numbers_as_keywords():
-    for text in "temperature(0.2)", "temperature(theta=0.2)":
-        with pytest.raises(ValueError, match=r"gives theta twice"):
-            sj.normalizer(text, theta=0.3)
-    assert sj.normalizer(sj.ssmax, s=0.4) == sj.normalizer("ssmax(s=0.4)")
-    assert jax.tree.leaves(sj.normalizer(plain, factor=3.0)) == [3.0]
-    assert sj.normalizer("ssmax(s=0.43)", bias=0.5).scale == sj.LogLength(0.43, 0.5)
-    assert jax.tree.leaves(sj.normalizer("softpick", eps=1e-3)) == [1e-3]
-    whole = sj.normalizer("length_scaled(m=2)")  # which can be differentiated all the same
-    assert all(isinstance(number, float) for number in jax.tree.leaves(whole))
-    s = jnp.array([0.1, 0.2])[:, None, None]
-    assert jax.tree.leaves(sj.normalizer("ssmax", s=s))[0] is s
-
-
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (
-            "softmx",
-            r"unknown normalizer 'softmx': did you mean 'softmax'\? known are softmax, soft_capped, temperature, ",
-        ),
+        ("softmx", r"unknown normalizer 'softmx': did you mean 'softmax'\? known are softmax, soft_capped, "),
         ("zzz", r"unknown normalizer 'zzz': known are softmax, "),
         ("ssmax(t=1)", r"normalizer 'ssmax' has no number 't'; it takes: s=0\.36.*, bias=0\.0"),
         ("softmax(s=1)", r"normalizer 'softmax' has no number 's'; it takes: none"),
         ("ssmax(1, 2, 3)", r"gives 3 numbers; 'ssmax' takes at most 2"),
         ("ssmax(0.43, s=1)", r"gives s twice: give each number once"),
         ("", r"cannot read the normalizer '': write a name, or a name with numbers as in 'ssmax\(s=0\.43\)'"),
-        ("sj.ssmax()", r"cannot read"),
-        ("ssmax(s=print('run'))", r"cannot read"),
-        ("ssmax(s={[]: 1})", r"cannot read"),
-        ("temperature(1/3)", r"cannot read"),
+        *[
+            (spec, "cannot read")
+            for spec in ("sj.ssmax()", "ssmax(s=print('run'))", "ssmax(s={[]: 1})", "temperature(1/3)")
+        ],
         ("temperature('cold')", r"theta is 'cold'; it must be a number above 0, such as 1\.0"),
         ("temperature(True)", r"theta is True; it must be a number"),
         ("ssmax(s=1e999)", r"s is inf; it must be a finite number"),
@@ -99,9 +102,8 @@ def test_numbers_as_keywords():
     ],
 )
 def test_what_cannot_be_built_says_so_in_one_line(spec, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ValueError, match=rf"^.*{message}.*$"):
         sj.normalizer(spec)
-    assert "\n" not in str(error.value)
 
 
 @hypothesis.given(st.text() | st.text("ssmax()=,.0123 '[]{}*"))
@@ -132,13 +134,15 @@ def test_what_cannot_be_registered():
     def also_s(logits, axis=-1, where=None, *, s=1.0):
         return s * logits
 
-    for name in "softmax", "not a name", "":
-        with pytest.raises(ValueError, match=rf"cannot register '{name}': a name must be new and a Python identifier"):
-            sj.register(name, double)
-    with pytest.raises(ValueError, match=r"numbers without a default \['alpha'\]"):
-        sj.register("mine", without_default)
-    with pytest.raises(ValueError, match=r"claimed twice \['s'\]"):
-        sj.register("mine", also_s, sj.LogLength)
+    cases: list[Any] = [
+        ("cannot register 'softmax': a name must be new and a Python identifier", "softmax", double),
+        ("cannot register 'not a name': a name must be new and a Python identifier", "not a name", double),
+        (r"numbers without a default \['alpha'\]", "mine", without_default),
+        (r"claimed twice \['s'\]", "mine", also_s, sj.LogLength),
+    ]
+    for message, name, *what in cases:
+        with pytest.raises(ValueError, match=message):
+            sj.register(name, *what)
     with pytest.raises(ValueError, match=r"no number 'theta'; it takes: s=.*, bias=0\.0"):
         sj.register("mine", sj.softmax, sj.LogLength, theta=1.0)
     with pytest.raises(ValueError, match=r"theta is 0\.0; it must be a finite number above 0"):
@@ -147,25 +151,18 @@ def test_what_cannot_be_registered():
 
 
 def test_every_method_takes_a_cap_besides_its_numbers():
+    scaled = sj.Normalizer(sj.softmax, sj.LogLength(0.4))
     assert sj.normalizer("softmax(cap=50)") == sj.Normalizer(SoftCapped(50.0)) == sj.normalizer("soft_capped")
-    assert sj.normalizer("ssmax(0.4, cap=20)") == sj.Normalizer(
-        SoftCapped(20.0, sj.Normalizer(sj.softmax, sj.LogLength(0.4)))
-    )
-    assert sj.normalizer("soft_capped(30)") == sj.normalizer("soft_capped", cap=30.0)
+    assert sj.normalizer("ssmax(0.4, cap=20)") == sj.Normalizer(SoftCapped(20.0, scaled))
     assert sj.METHODS["ssmax"].numbers.keys() == {"s", "bias"}
-    assert sj.METHODS["soft_capped"].numbers == {"cap": 50.0}
-    with pytest.raises(ValueError, match=r"no number 'capp'; did you mean 'cap'\?"):
-        sj.normalizer("softmax(capp=3)")
-
-
-@pytest.mark.parametrize(("cap", "said"), [("0", "0.0"), ("-1", "-1.0"), ("1e400", "inf"), ("1e-40", "1e-40")])
-def test_a_cap_that_is_none_is_refused(cap, said):
-    with pytest.raises(
-        ValueError, match=rf"cap is {said}; it must be a (finite )?number above 0, from 1e-6 to 1e30, such as 50.0"
-    ):
-        sj.normalizer(f"entmax15(cap={cap})")
+    for cap, said in ("0", "0.0"), ("-1", "-1.0"), ("1e400", "inf"), ("1e-40", "1e-40"):
+        rule = rf"cap is {said}; it must be a (finite )?number above 0, from 1e-6 to 1e30, such as 50.0"
+        with pytest.raises(ValueError, match=rule):
+            sj.normalizer(f"entmax15(cap={cap})")
     with pytest.raises(ValueError, match=r"cap is -2.0; it must be a finite number above 0"):
         SoftCapped(-2.0)
+    with pytest.raises(ValueError, match=r"no number 'capp'; did you mean 'cap'\?"):
+        sj.normalizer("softmax(capp=3)")
 
 
 @pytest.mark.usefixtures("restored")
@@ -175,48 +172,32 @@ def test_the_example_of_contributing_runs_and_obeys_the_laws():
     assert example is not None
     exec(example[1], {})
     (name,) = sj.METHODS.keys() - known
-    weigh = sj.normalizer(name)
-
-    z, where = jnp.array([[0.5, jnp.nan, -1.0, 2.0]] * 2), jnp.array([[True, False, True, True], [False] * 4])
-    weights, pull = jax.vjp(lambda z: weigh(z, where=where), z)
-    np.testing.assert_array_equal(weights[~where], 0)
-    np.testing.assert_array_equal(pull(jnp.ones_like(weights))[0][~where], 0)
-    np.testing.assert_allclose(weigh(jnp.array([-1.0, 3.0])), [0, 3 / 2], rtol=1e-6)
+    assert counterexample(sj.normalizer(name), LAWS[0], "float32") == ""
+    np.testing.assert_allclose(sj.normalizer(name)(jnp.array([-1.0, 3.0])), [0, 3 / 2], rtol=1e-6)
 
 
 OWN = """
 import jax
-import jax.numpy as jnp
 import softmax_jax as sj
-
-class Sigmoid(sj.Map):
-    sums_to_one = False
-
-    def weights(self, row):
-        return jax.nn.sigmoid(row.logits)
 
 class Sharp(sj.Map):
     sums_to_one = False
-    power: float = sj.number(default=2.0, learn=True)
+    power: float = sj.number(default=1.0, learn=True)
 
     def weights(self, row):
         return jax.nn.sigmoid(row.logits) ** row.number(self.power)
 
-sigmoid, sharp = Sigmoid(), Sharp()
-kept = sj.register("kept_in_a_module", Sigmoid())
-sj.register("only_registered", Sigmoid())
+sharp = Sharp()
+kept = sj.register("kept_in_a_module", Sharp())
+sj.register("only_registered", Sharp())
 pair = sj.Normalizer(sj.softpick, sj.LogLength(s=0.5))
 capped = sj.normalizer("softpick", cap=5.0)
 
 def function(logits, axis=-1, where=None, *, factor=2.0):
     return factor * sj.softmax(logits, axis, where)
 
-def of_one(logits):
-    return logits
-
-def summed(logits, axis=-1, where=None):
-    return logits.sum(axis)
-
+of_one = lambda logits: logits
+summed = lambda logits, axis=-1, where=None: logits.sum(axis)
 number = 3
 """
 
@@ -235,60 +216,45 @@ def own(tmp_path, monkeypatch, restored):
 def test_a_normalizer_of_a_module_needs_no_registration(own):
     logits, where = jnp.array([1.0, 2.0, 3.0]), jnp.array([True, False, True])
     sigmoid = jnp.where(where, jax.nn.sigmoid(logits), 0.0)
-    for name in ("sigmoid", "kept", "only_registered", " sigmoid() "):
-        np.testing.assert_array_equal(sj.normalizer(f"{own}:{name}")(logits, where=where), sigmoid)
-    np.testing.assert_allclose(sj.normalizer(f"{own}:sharp(power=3.0)")(logits, where=where), sigmoid**3, rtol=1e-6)
+    for name, power in ("sharp", 1), ("kept", 1), ("only_registered", 1), (" sharp() ", 1), ("sharp(power=3.0)", 3):
+        found = sj.normalizer(f"{own}:{name}")(logits, where=where)
+        np.testing.assert_allclose(found, sigmoid**power, rtol=1e-6)
     assert registry.method_of(f"{own}:sharp")[0].learned == ("power",)
     assert sj.normalizer(f"{own}:pair") == sj.Normalizer(sj.softpick, sj.LogLength(s=0.5))
-    assert sj.normalizer(f"{own}:capped") == sj.normalizer("softpick", cap=5.0)
-    assert sj.normalizer(f"{own}:capped(cap=3)") == sj.normalizer("softpick", cap=3.0)
-    for spec, factor in ((f"{own}:function", 2), (f"{own}:function(factor=3.0)", 3)):
-        np.testing.assert_allclose(sj.normalizer(spec)(logits), factor * jax.nn.softmax(logits), rtol=1e-6)
-    q = jnp.ones((3, 2, 4))
-    assert sj.dot_product_attention(q, q, q, normalizer=f"{own}:function").shape == q.shape
+    for spec, cap in ("capped", 5.0), ("capped(cap=3)", 3.0):
+        assert sj.normalizer(f"{own}:{spec}") == sj.normalizer("softpick", cap=cap)
+    for spec, factor in ("function", 2), ("function(factor=3.0)", 3):
+        found = sj.normalizer(f"{own}:{spec}")(logits)
+        np.testing.assert_allclose(found, factor * jax.nn.softmax(logits), rtol=1e-6)
 
 
-def plain(logits, axis=-1, where=None, *, factor=1.0):
-    return factor * jax.nn.softmax(logits, axis, where)
-
-
-PLAIN = sj.Normalizer(jax.tree_util.Partial(plain, factor=1.0))
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
+def test_anything_callable_is_a_normalizer():
+    bound = sj.Normalizer(jax.tree_util.Partial(plain, factor=1.0))
+    for given, meant in (
         (sj.softpick, sj.normalizer("softpick")),
         (sj.ssmax, sj.normalizer("ssmax")),
-        (plain, PLAIN),
-        (jax.tree_util.Partial(plain, factor=1.0), PLAIN),
-        (PLAIN, PLAIN),
         ("ssmax", sj.normalizer("ssmax")),
-    ],
-)
-def test_anything_callable_is_a_normalizer(given, meant):
-    assert registry.as_normalizer(given) == meant
+        (plain, bound),
+        (bound.map, bound),
+        (bound, bound),
+    ):
+        assert registry.as_normalizer(given) == meant
 
 
 def test_a_function_is_taken_wherever_a_normalizer_is():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 3, 2, 4)), jnp.float32)
+    none: Any = types.SimpleNamespace(init=lambda numbers: None, update=lambda gradient, state, _: (gradient, state))
 
     def attend(x):
         return jax.nn.softmax(x @ x.mT) @ x
 
-    learned = sj.calibrate(attend, plain, learn=(), loss=lambda f, x: f(x).sum(), batches=[x], optimizer=NONE)
-    wanted = attend(x)
-    for swapped in sj.swap(attend, plain), sj.swap(attend, {"*": plain}), sj.swap(attend, learned):
-        np.testing.assert_allclose(swapped(x), wanted, rtol=1e-5)
-    np.testing.assert_allclose(sj.probe(attend, plain)(x)[0], wanted, rtol=1e-5)
-    wanted = sj.dot_product_attention(x, x, x)
-    layers: list[Any] = [sj.attention_fn(plain), sj.NnxAttention(plain), partial(sj.LinenAttention(plain).apply, {})]
-    for weigh in layers:
-        np.testing.assert_allclose(weigh(x, x, x), wanted, rtol=1e-5)
-    np.testing.assert_allclose(sj.dot_product_attention(x, x, x, normalizer=plain), wanted, rtol=1e-5)
-
-
-NONE = types.SimpleNamespace(init=lambda numbers: None, update=lambda gradient, state, _: (gradient, state))
+    learned = sj.calibrate(attend, plain, learn=(), loss=lambda f, x: f(x).sum(), batches=[x], optimizer=none)
+    for swapped in plain, {"*": plain}, learned:
+        np.testing.assert_allclose(sj.swap(attend, swapped)(x), attend(x), rtol=1e-5)
+    np.testing.assert_allclose(sj.probe(attend, plain)(x)[0], attend(x), rtol=1e-5)
+    weigh: list[Any] = [sj.attention_fn(plain), sj.NnxAttention(plain), partial(sj.LinenAttention(plain).apply, {})]
+    for layer in *weigh, partial(sj.dot_product_attention, normalizer=plain):
+        np.testing.assert_allclose(layer(x, x, x), sj.dot_product_attention(x, x, x), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -297,10 +263,10 @@ NONE = types.SimpleNamespace(init=lambda numbers: None, update=lambda gradient, 
         ("no_such_module:sigmoid", r"the module no_such_module cannot be imported .*a file in this directory"),
         ("{}_broken:sigmoid", r"_broken cannot be imported \(SyntaxError.*_broken.py"),
         ("{}_raises:sigmoid", r"_raises cannot be imported \(RuntimeError: no use .*_raises.py:2\)"),
-        ("{}:sigmod", r"did you mean 'sigmoid'\? .* must hold a normalizer of that name"),
+        ("{}:shap", r"did you mean 'sharp'\? .* must hold a normalizer of that name"),
         ("{}:number", r"number is 3; it must be a map.* cannot be called so"),
-        ("{}:Sigmoid", r"is the class Sigmoid; it must be a map"),
-        ("{}:of_one", r"is the function of_one; .* called as jax.nn.softmax.* it says: "),
+        ("{}:Sharp", r"is the class Sharp; it must be a map"),
+        ("{}:of_one", r"is the function .*; .* called as jax.nn.softmax.* it says: "),
         ("{}:summed", r"it gives the shape \(2,\) to logits of shape \(2, 3\)"),
         ("{}:sharp(power='a')", r"power is 'a'"),
         ("{}:sharp(pover=1.0)", r"has no number 'pover'; did you mean 'power'"),
@@ -309,6 +275,5 @@ NONE = types.SimpleNamespace(init=lambda numbers: None, update=lambda gradient, 
     ],
 )
 def test_what_a_module_lacks_is_said_in_one_line(own, text, said):
-    with pytest.raises(ValueError, match=said) as refused:
+    with pytest.raises(ValueError, match=rf"^.*{said}.*$"):
         sj.normalizer(text.format(own))
-    assert "\n" not in str(refused.value)

@@ -1,7 +1,5 @@
 import inspect
-import subprocess
-import sys
-from collections import Counter
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +12,10 @@ from softmax_jax.normalizers import row as row_module
 from softmax_jax.normalizers.row import Row, axis_and_mask, critical_beta
 
 
-@pytest.mark.parametrize("dtype", [jnp.int32, jnp.bool_, jnp.complex64])
-def test_logits_must_be_real_floating_point(dtype):
-    with pytest.raises(TypeError, match=r"logits have dtype .*; they must be floating point: call"):
-        inspect.unwrap(axis_and_mask)(jnp.ones(3, dtype), -1, None)
+def test_logits_must_be_real_floating_point():
+    for dtype in jnp.int32, jnp.bool_, jnp.complex64:
+        with pytest.raises(TypeError, match=r"logits have dtype .*; they must be floating point: call"):
+            inspect.unwrap(axis_and_mask)(jnp.ones(3, dtype), -1, None)
 
 
 SEEN = jnp.array([True, True, False])
@@ -45,77 +43,59 @@ every_reader = pytest.mark.parametrize("reader", READERS)
 
 
 @every_reader
-@pytest.mark.parametrize("mask", [SEEN.astype(int), SEEN.astype(jnp.bfloat16), [1, 1, 0], [True, True, False]], ids=str)
-def test_a_mask_of_0_and_1_means_what_it_says(reader, mask):
-    np.testing.assert_array_equal(READERS[reader](Z, where=mask), READERS[reader](Z, where=SEEN))
-
-
-@every_reader
-def test_a_mask_that_is_to_be_added_is_refused_with_a_remedy_that_is_right(reader):
-    read = READERS[reader]
+def test_a_mask_of_0_and_1_is_taken_and_one_to_be_added_refused_with_a_remedy_that_is_right(reader):
+    read, wanted = READERS[reader], READERS[reader](Z, where=SEEN)
+    for mask in SEEN.astype(int), SEEN.astype(jnp.bfloat16), [1, 1, 0], [True, True, False]:
+        np.testing.assert_array_equal(read(Z, where=mask), wanted)
     for added in jnp.where(SEEN, 0.0, -1e9), jnp.where(SEEN, 0.0, -jnp.inf), jnp.array([0, 0, -10_000]):
         with pytest.raises(ValueError, match=r"holds -\S+; it must be bool.*add a mask .* where=mask > -9000"):
             read(Z, where=added)
-        np.testing.assert_array_equal(read(Z, where=added > -9000), read(Z, where=SEEN))
         if reader not in LOGARITHMS:
-            np.testing.assert_array_equal(read(Z + added.astype(Z.dtype), where=None), read(Z, where=SEEN))
+            np.testing.assert_array_equal(read(Z + added.astype(Z.dtype), where=None), wanted)
     with pytest.raises(ValueError, match=r"holds 0 alone; .* mask != 0 if all is hidden"):
         read(Z, where=jnp.zeros(3))
     if reader != "theory":
+        compiled = jax.jit(lambda mask: read(Z, where=mask))
         with pytest.raises(TypeError, match=r"float32 and is traced; .* mask != 0 if it holds 0 and 1"):
-            jax.jit(lambda mask: read(Z, where=mask))(jnp.ones(3))
-        np.testing.assert_allclose(
-            jax.jit(lambda mask: read(Z, where=mask))(SEEN.astype(int)), read(Z, where=SEEN), rtol=1e-6
-        )
+            compiled(jnp.ones(3))
+        np.testing.assert_allclose(compiled(SEEN.astype(int)), wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
-@pytest.mark.parametrize("low", [-1e4, float("-inf"), None])
-def test_a_low_number_hides_in_every_type(dtype, low):
+def test_a_low_number_hides_in_every_type(dtype):
     with jax.enable_x64(dtype == "float64"):
         z = jnp.array([2.0, -1.0, 0.5], dtype)
-        added = jnp.array([0.0, 0.0, jnp.finfo(dtype).min if low is None else low], dtype)
-        for weigh in sj.ssmax, sj.signed_l1, sj.normalizer("stieltjes"):
-            np.testing.assert_array_equal(weigh(z + added), weigh(z, where=SEEN))
+        for low in -1e4, float("-inf"), jnp.finfo(dtype).min:
+            added = jnp.array([0.0, 0.0, low], dtype)
+            for weigh in sj.ssmax, sj.signed_l1, sj.normalizer("stieltjes"):
+                np.testing.assert_array_equal(weigh(z + added), weigh(z, where=SEEN))
 
 
-@pytest.mark.parametrize(
-    ("row", "hidden"),
-    [([2.0, -9000.0], True), ([2.0, -8999.0], False), ([-1000.0, -9000.0], True), ([-1001.0, -9000.0], False)],
-    ids=str,
-)
-def test_a_logit_hides_from_minus_9000_on_and_8000_below_the_largest_on(row, hidden):
-    weights = sj.signed_l1(jnp.array(row))
-    assert (weights[1] == 0) == hidden
-    np.testing.assert_allclose(weights, sj.signed_l1(jnp.array(row), where=jnp.array([True, not hidden])))
+def test_a_logit_hides_from_minus_9000_on_and_8000_below_the_largest_on():
+    hidden = {(2.0, -9000.0): True, (2.0, -8999.0): False, (-1000.0, -9000.0): True, (-1001.0, -9000.0): False}
+    for row, hides in hidden.items():
+        weights = sj.signed_l1(jnp.array(row))
+        assert (weights[1] == 0) == hides
+        np.testing.assert_allclose(weights, sj.signed_l1(jnp.array(row), where=jnp.array([True, not hides])))
 
 
 @pytest.mark.full
-def test_rows_that_are_low_throughout_are_weighed_as_they_stand():
+def test_rows_that_are_low_throughout_are_weighed_as_they_stand_and_a_scale_hides_nothing():
     likelihoods = jnp.asarray(np.random.default_rng(0).normal(-1e5, 3.0, (3, 9)), jnp.float32)
     for weigh in sj.softmax, sj.normalizer("temperature"):
         np.testing.assert_allclose(weigh(likelihoods), jax.nn.softmax(likelihoods), rtol=1e-5)
     lowest = jnp.full(4, jnp.finfo("float32").min)
     np.testing.assert_array_equal(sj.normalizer("temperature")(lowest), jnp.full(4, 0.25))
     np.testing.assert_allclose(sj.sigmoid(jnp.array([1e9, -8e3, 0.0])), [1, 0, 0.25], rtol=1e-6)
-
-
-def test_a_scale_hides_nothing():
     sharp = sj.Normalizer(sj.sigmoid, sj.InverseTemperature(1e3))
     np.testing.assert_allclose(sharp(jnp.array([0.0, -20.0, -30.0])), [0.25, 0, 0], rtol=1e-6)
 
 
-PLAIN = """
-import numpy as np, softmax_jax as sj
-x = np.array([1.0, 2.0])
-print(*(weights.dtype for weights in (sj.softmax(x), sj.ssmax(x), sj.log_softmax(x), sj.softmax_jvp(x, x))))
-"""
-
-
-@pytest.mark.full
-def test_plain_numpy_of_double_precision_is_taken_without_a_warning():
-    done = subprocess.run([sys.executable, "-W", "error", "-c", PLAIN], capture_output=True, text=True)
-    assert (done.stdout.split(), done.stderr) == (["float32"] * 4, "")
+def test_plain_numpy_of_double_precision_is_taken_without_a_warning(symbols_pass):
+    x: Any = np.array([1.0, 2.0])
+    with jax.numpy_dtype_promotion("standard"):
+        for weights in sj.softmax(x), sj.ssmax(x), sj.log_softmax(x), sj.softmax_jvp(x, x):
+            assert weights.dtype == jnp.float32
 
 
 # The row
@@ -123,23 +103,12 @@ def test_plain_numpy_of_double_precision_is_taken_without_a_warning():
 LOGITS, MASK = jnp.zeros((4, 16)), jnp.ones((4, 16), bool)
 
 
-def operations(jaxpr):
-    """Counts the equations of a jaxpr and of all within it, by name."""
-    counts = Counter(equation.primitive.name for equation in jaxpr.eqns)
-    for equation in jaxpr.eqns:
-        for parameter in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
-            inner = getattr(parameter, "jaxpr", parameter)
-            if hasattr(inner, "eqns"):
-                counts += operations(inner)
-    return counts
-
-
 @pytest.mark.parametrize(("name", "most"), [("softmax", 2), ("ssmax", 8)])
 def test_a_masked_call_chooses_no_more_often_than_it_must(name, most):
     """A masked SSMax chooses by the mask, the low logits, the pivot, three bounds, what is not finite, and the mask."""
     weigh = sj.normalizer(name)
     jaxpr = jax.make_jaxpr(lambda logits, mask: weigh(logits, -1, mask))(LOGITS, MASK)
-    assert operations(jaxpr.jaxpr)["select_n"] <= most
+    assert 0 < str(jaxpr).count("= select_n") <= most
 
 
 def test_a_mask_is_checked_once(monkeypatch):

@@ -9,6 +9,7 @@ import softmax_jax as sj
 from softmax_jax import theory
 from softmax_jax.normalizers.row import critical_beta
 from tests.library.laws.references import entropy, power_beta
+from tests.tiers import full_except
 
 INF, NAN = float("inf"), float("nan")
 PUBLISHED = (-0.037, 0.481, -2.3, 4.917, -1.791)
@@ -23,20 +24,10 @@ def beta(scale, logits, where=None):
     return scale(logits, -1, where)
 
 
-def test_entropy_of_uniform_one_hot_and_empty_rows():
+def test_entropy_of_uniform_one_hot_empty_and_bfloat16_rows():
     np.testing.assert_allclose(sj.entropy(uniform(1000)), [[math.log(1000)]], rtol=1e-6)
     assert sj.entropy(jnp.array([0.0, 3e38, -3e38])) == 0
     assert sj.entropy(jnp.array([NAN, INF]), where=jnp.zeros(2, bool)) == 0
-
-
-def test_entropy_gradient_is_its_closed_form_and_finite_at_zero_weights():
-    z = jnp.array([0.0, 1.0, -2.0, -1e30])
-    p = np.asarray(jax.nn.softmax(z), np.float64)
-    wanted = [-p_i * (math.log(p_i) + entropy(np.array(z, np.float64))) if p_i else 0 for p_i in p]
-    np.testing.assert_allclose(jax.grad(lambda z: sj.entropy(z)[0])(z), wanted, atol=1e-6)
-
-
-def test_entropy_of_bfloat16_logits_is_computed_in_float32():
     z = jnp.asarray(np.random.default_rng(0).normal(size=4096), jnp.bfloat16)
     np.testing.assert_allclose(sj.entropy(z), [entropy(np.asarray(z, np.float64))], rtol=1e-5)
 
@@ -62,31 +53,22 @@ def test_the_critical_beta_of_ties_lone_entries_and_bad_rows():
     np.testing.assert_array_equal(critical_beta(jnp.zeros((2, 1))), 0)
 
 
-def test_log_length_counts_visible_entries():
-    where = jnp.array([[True, True, False], [True, False, False], [False, False, False]])
-    wanted = [[0.43 * math.log(2) + 0.1], [0.1], [0.1]]
-    np.testing.assert_allclose(beta(sj.LogLength(0.43, 0.1), jnp.zeros((3, 3)), where), wanted, rtol=1e-6)
-
-
 def test_inverse_temperature_is_what_is_given_for_each_row():
     betas = jnp.array([[[0.5], [0.0], [-2.0]]])
     z = jnp.asarray(np.random.default_rng(0).normal(size=(1, 3, 6)), jnp.float32)
     assert beta(sj.InverseTemperature(), z) == 1
-    np.testing.assert_array_equal(beta(sj.InverseTemperature(betas), z), betas)
     weights = sj.Normalizer(sj.softmax, sj.InverseTemperature(betas))(z)
     np.testing.assert_allclose(weights, sj.softmax(betas * z), rtol=1e-6)
-    np.testing.assert_allclose(weights[0, 1], [1 / 6] * 6, rtol=1e-6)
 
 
 @pytest.mark.full
 def test_clipped_log_length_follows_log_length_between_its_bounds():
-    scale = sj.ClippedLogLength(s=0.5, bias=0.1, low=0.7, high=2.0)
+    scale, slopes = sj.ClippedLogLength(s=0.5, bias=0.1, low=0.7, high=2.0), []
     for n, wanted in (1, 0.7), (2, 0.7), (4, 0.5 * math.log(4) + 0.1), (64, 2.0), (4096, 2.0):
-        np.testing.assert_allclose(beta(scale, uniform(n)), [[wanted]], rtol=1e-6)
-    slopes = [jax.grad(lambda scale, n=n: beta(scale, uniform(n))[0, 0])(scale) for n in (2, 4, 64)]
-    assert [float(slope.low) for slope in slopes] == [1, 0, 0]
-    assert [float(slope.bias) for slope in slopes] == [0, 1, 0]
-    assert [float(slope.high) for slope in slopes] == [0, 0, 1]
+        value, slope = jax.value_and_grad(lambda scale, n=n: beta(scale, uniform(n))[0, 0])(scale)
+        assert value == pytest.approx(wanted, rel=1e-6)
+        slopes.append([float(slope.low), float(slope.bias), float(slope.high)])
+    assert slopes[1:4] == np.eye(3).tolist()
 
 
 @pytest.mark.parametrize("positions", [None, np.arange(40), jnp.arange(40.0)], ids=["counted", "numpy", "jax"])
@@ -98,24 +80,18 @@ def test_log_position_is_llama_4s_temperature(positions):
     np.testing.assert_allclose(betas, wanted, rtol=1e-6)
 
 
-def test_log_position_steps_at_every_multiple_of_its_length():
-    betas = [float(beta(sj.LogPosition(), uniform(n))[0, 0]) for n in (1, 8191, 8192, 16383, 16384)]
-    assert betas == pytest.approx([1, 1, 1 + math.log(2) / 10, 1 + math.log(2) / 10, 1 + math.log(3) / 10], rel=1e-6)
+def test_log_position_steps_at_every_multiple_of_its_length_by_its_offset():
     for length in 3, 7, 4096:
         ends = jnp.arange(1, 2000) * length - 1
-        of_ends = beta(sj.LogPosition(floor_scale=length, positions=ends[:, None]), jnp.zeros((1999, 1)))
-        np.testing.assert_allclose(of_ends[:, 0], 1 + 0.1 * np.log(np.arange(2, 2001)), rtol=1e-6)
-
-
-def test_the_offset_tells_llama_4_from_mistral_3():
+        betas = beta(sj.LogPosition(floor_scale=length, positions=ends[:, None]), jnp.zeros((1999, 1)))
+        np.testing.assert_allclose(betas[:, 0], 1 + 0.1 * np.log(np.arange(2, 2001)), rtol=1e-6)
+    # 1 as in Llama 4, and 0 as in Mistral 3.
     positions = jnp.array([6, 7, 8])[:, None]
     for offset, steps in (1.0, [1, 1, 1]), (0.0, [0, 1, 1]):
-        scale = sj.LogPosition(0.3, 7.0, offset=offset)
         wanted = 1 + 0.3 * np.log1p(steps)
-        given = sj.LogPosition(0.3, 7.0, positions, offset)
-        np.testing.assert_allclose(beta(given, jnp.zeros((3, 9))).ravel(), wanted, rtol=1e-6)
-        causal = jnp.arange(9)[None] <= positions
-        np.testing.assert_allclose(beta(scale, jnp.zeros((3, 9)), causal).ravel(), wanted, rtol=1e-6)
+        for given, where in (positions, None), (None, jnp.arange(9)[None] <= positions):
+            found = beta(sj.LogPosition(0.3, 7.0, given, offset), jnp.zeros((3, 9)), where)
+            np.testing.assert_allclose(found.ravel(), wanted, rtol=1e-6)
 
 
 @pytest.mark.full
@@ -126,29 +102,28 @@ def test_positions_for_other_rows_than_there_are_raise():
         n(jnp.zeros((4, 8)))
 
 
-@pytest.mark.parametrize(("weight", "power"), [(0.0, math.atanh(0.5)), (-1.3, 0.4), (2.0, -0.8), (0.5, 0.0), (30, 9)])
-def test_log_length_power_equals_its_formula(weight, power):
-    for n in 1, 2, 3, 16, 4096:
-        wanted = power_beta(n, weight, power, 0.5)
-        np.testing.assert_allclose(beta(sj.LogLengthPower(weight, power, 0.5), uniform(n)), [[wanted]], rtol=2e-6)
+@pytest.mark.parametrize(
+    ("weight", "power"),
+    [(0.0, math.atanh(0.5)), *full_except([(-1.3, 0.4), (2.0, -0.8), (0.5, 0.0), (30.0, 9.0), (0.3, -5.0)])],
+)
+def test_log_length_power_equals_its_formula_and_learns_from_every_row(weight, power):
+    counts, h, numbers = [0, 1, 2, 3, 16], 1e-6, [weight, power, 0.5]
+    for n in 1, 4096:
+        found = beta(sj.LogLengthPower(*numbers), uniform(n))
+        np.testing.assert_allclose(found, [[power_beta(n, *numbers)]], rtol=2e-6)
 
+    def of_rows(scale):
+        return beta(scale, jnp.zeros((5, 16)), jnp.arange(16)[None] < jnp.array(counts)[:, None])[:, 0]
 
-@pytest.mark.full
-@pytest.mark.parametrize("power", [-5.0, -0.5, 0.0, 0.5])
-def test_log_length_power_counts_visible_entries_and_learns_from_every_row(power):
-    where = jnp.arange(6)[None] < jnp.array([[0], [1], [2], [6]])
-    counts, h = [0, 1, 2, 6], 1e-6
     with jax.enable_x64(True):
-        numbers = [0.3, power, 1.0]
-        forward, reverse = (
-            derivative(lambda scale: beta(scale, jnp.zeros((4, 6)), where)[:, 0])(sj.LogLengthPower(*numbers))
-            for derivative in (jax.jacfwd, jax.jacrev)
-        )
-    for place, slopes in enumerate(zip(jax.tree.leaves(forward), jax.tree.leaves(reverse))):
+        scale = sj.LogLengthPower(*numbers)
+        np.testing.assert_allclose(of_rows(scale), [power_beta(n, *numbers) for n in counts], rtol=2e-6)
+        slopes = [jax.tree.leaves(derivative(of_rows)(scale)) for derivative in (jax.jacfwd, jax.jacrev)]
+    for place, pair in enumerate(zip(*slopes)):
         up, down = ([*numbers[:place], numbers[place] + step, *numbers[place + 1 :]] for step in (h, -h))
-        wanted = [(power_beta(n, *up) - power_beta(n, *down)) / (2 * h) for n in counts]
-        for slope in slopes:
-            np.testing.assert_allclose(slope, wanted, atol=1e-8)
+        wanted = np.array([(power_beta(n, *up) - power_beta(n, *down)) / (2 * h) for n in counts])
+        for slope in pair:
+            np.testing.assert_allclose(slope, wanted, atol=1e-8, rtol=1e-8)
 
 
 @pytest.mark.parametrize(("k", "each", "others"), [(1.0, 0.0280, 0.72), (2.0, 0.074, 0.25)])
@@ -168,10 +143,8 @@ def test_published_polynomial_is_active_only_from_0_849_to_5_945_nats():
     logits = jnp.zeros((4000, 600)).at[:, 0].set(jnp.linspace(0, 16, 4000))
     entropies, betas = sj.entropy(logits), beta(sj.EntropyPolynomial(), logits)
     active = betas > 1
-    assert entropies.max() > 6.39
-    assert entropies.min() < 0.01
-    assert entropies[active].min() == pytest.approx(0.849, abs=5e-3)
-    assert entropies[active].max() == pytest.approx(5.945, abs=5e-3)
+    assert (entropies.min() < 0.01) & (entropies.max() > 6.39)
+    assert [entropies[active].min(), entropies[active].max()] == pytest.approx([0.849, 5.945], abs=5e-3)
     assert ((entropies > 0.86) & (entropies < 5.94) <= active).all()
     assert (betas[~active] == 1).all()
     assert betas.max() == pytest.approx(2.42, abs=5e-3)
@@ -183,6 +156,7 @@ def test_published_polynomial_is_active_only_from_0_849_to_5_945_nats():
     [
         (sj.ConstantTemperature(0.25), 3, 4),
         *[(sj.LengthRatio(ratio), 9, (0.1 * math.log(ratio) + 1) ** 2) for ratio in (1.0, 16.0, 1e6)],
+        *[(sj.LogLength(0.43, 0.1), n, 0.43 * math.log(n) + 0.1) for n in (1, 2)],
         *[(sj.LengthRule(m=10, eps=eps), n, 0) for eps, n in ((0.05, 10), (0.05, 7), (0.9, 20))],
     ],
 )
@@ -205,6 +179,8 @@ def test_an_entropy_at_the_threshold_is_not_above_it_and_one_at_an_end_of_the_ra
     for ends, beyond in (((-1.0, 0.0), False), ((0.0, 1.0), False), ((0.5, 1.0), True), ((-1.0, -0.5), True)):
         scale = sj.EntropyPolynomial((1.0,), threshold=-2.0, entropy_range=ends)
         assert scale.extrapolates(alone, -1, None) == beyond
+    assert not sj.EntropyPolynomial((1.0,), entropy_range=(1.0, 3.0)).extrapolates(alone, -1, None)  # by the threshold
+    assert not sj.EntropyPolynomial().extrapolates(uniform(1000), -1, None)
 
 
 def test_entropy_range_clamps_the_entropy_to_where_the_fit_holds():
@@ -229,16 +205,12 @@ def test_entropy_range_clamps_the_entropy_to_where_the_fit_holds():
         (lambda: sj.EntropyPolynomial((1.0, NAN)), r"each of coefficients is nan; it must be"),
         (lambda: sj.EntropyPolynomial(entropy_range=(NAN, 1.0)), r"each of entropy_range is nan; it must be"),
         (lambda: sj.EntropyPolynomial(entropy_range=(2.0, 2.0)), r"entropy_range is \(2\.0, 2\.0\); it must be \(low"),
-        (
-            lambda: sj.EntropyPolynomial(entropy_range=(3, 2)),
-            r"entropy_range is \(3\.0, 2\.0\); it must be .* low below high",
-        ),
+        (lambda: sj.EntropyPolynomial(entropy_range=(3, 2)), r"entropy_range is \(3\.0, 2\.0\); .* low below high"),
     ],
 )
 def test_a_bad_number_is_refused_in_one_line(build, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ValueError, match=rf"^{message}.*$"):
         build()
-    assert "\n" not in str(error.value)
 
 
 def test_traced_numbers_are_not_checked():
@@ -248,20 +220,12 @@ def test_traced_numbers_are_not_checked():
 
 
 @pytest.mark.full
-def test_extrapolation_is_entropy_above_the_threshold_and_outside_the_range():
-    scale = sj.EntropyPolynomial((1.0,), entropy_range=(1.0, 3.0))
-    logits = jnp.stack([jnp.where(jnp.arange(64) < n, 0.0, -jnp.inf) for n in (1, 2, 4, 16, 64)])
-    assert scale.extrapolates(logits, -1, None)[:, 0].tolist() == [False, True, False, False, True]
-    assert not sj.EntropyPolynomial().extrapolates(logits, -1, None).any()
-
-
-@pytest.mark.full
 def test_interpolation_goes_through_its_knots_and_stays_at_the_ends():
-    scale = sj.EntropyInterpolation(jnp.log(jnp.array([4.0, 16.0])), jnp.array([2.0, 3.0]))
     logits = jnp.stack([jnp.where(jnp.arange(64) < n, 0.0, -jnp.inf) for n in (1, 2, 4, 8, 16, 64)])
-    np.testing.assert_allclose(beta(scale, logits)[:, 0], [1.0, 2.0, 2.0, 2.5, 3.0, 3.0], rtol=1e-5)
-    flat = sj.EntropyInterpolation(jnp.array([1.0, 2.0]), jnp.array([0.2, 0.3]))
-    assert (beta(flat, logits) == 1).all()
+    entropies = jnp.log(jnp.array([4.0, 16.0]))
+    for knots, wanted in ([2.0, 3.0], [1.0, 2.0, 2.0, 2.5, 3.0, 3.0]), ([0.2, 0.3], [1.0] * 6):
+        found = beta(sj.EntropyInterpolation(entropies, jnp.array(knots)), logits)
+        np.testing.assert_allclose(found[:, 0], wanted, rtol=1e-5)
     steep = sj.EntropyInterpolation(jnp.array([1.0, 2.0]), jnp.array([2.0, 3.0]))
     learned = jax.grad(lambda scale: sj.Normalizer(sj.softmax, scale)(jnp.arange(6.0) / 3)[0])(steep).betas
     assert np.isfinite(learned).all()

@@ -14,7 +14,7 @@ MAPS = {
     "sparsemax": (sj.sparsemax, references.sparsemax),
     "entmax15": (sj.entmax15, references.entmax15),
     "entmax 1.05": (functools.partial(sj.entmax, alpha=1.05), functools.partial(references.entmax, alpha=1.05)),
-    "entmax 1.5": (sj.entmax, references.entmax15),
+    "entmax 1.25": (functools.partial(sj.entmax, alpha=1.25), functools.partial(references.entmax, alpha=1.25)),
     "entmax 2": (functools.partial(sj.entmax, alpha=2.0), references.sparsemax),
     "stieltjes 0.5": (functools.partial(sj.stieltjes, q=0.5), functools.partial(references.stieltjes, q=0.5)),
     "stieltjes 4": (sj.stieltjes, functools.partial(references.stieltjes, q=4.0)),
@@ -28,15 +28,8 @@ other_numbers = pytest.mark.parametrize("name", ["entmax 1.05", "entmax 2", "sti
 
 def differences(f, x, h=1e-6):
     """Central differences of f in each entry of x, along the last axis."""
-    steps = h * jnp.eye(x.size).reshape(x.size, *x.shape)
-    moved = jax.vmap(lambda step: f(x + step) - f(x - step))(steps)
+    moved = jax.vmap(lambda step: f(x + step) - f(x - step))(h * jnp.eye(x.size))
     return jnp.moveaxis(moved, 0, -1) / (2 * h)
-
-
-def derivatives(f, x):
-    """Of f at each entry of x: forward mode, reverse mode, central differences."""
-    three = jax.jit(jax.vmap(lambda x: (jax.jacfwd(f)(x), jax.jacrev(f)(x), differences(f, x))))
-    return tuple(map(np.asarray, three(x)))
 
 
 def assert_exact(name, logits):
@@ -68,63 +61,59 @@ def test_entries_that_hide_behind_equal_ones_count(name):
 
 
 @pytest.mark.full
-@other_numbers
-def test_gradient_equals_central_differences_in_both_modes(name):
-    with jax.enable_x64(True):
-        rows = jnp.asarray(np.random.default_rng(1).normal(size=(3, 40)))
-        where = np.arange(40) % 5 != 0
-        forward, reverse, moved = derivatives(functools.partial(MAPS[name][0], where=jnp.asarray(where)), rows)
-        np.testing.assert_allclose(forward, reverse, rtol=1e-12, atol=1e-15)
-        np.testing.assert_allclose(forward, moved, atol=2e-8)
-        assert not forward[..., ~where].any()
+@pytest.mark.parametrize(
+    ("weigh", "numbers", "atol"),
+    [
+        (lambda z, alpha, where: sj.entmax(z, where=where, alpha=alpha), [1.0001, 1.05, 1.5, 2.0, 2.5], 1e-7),
+        (lambda z, q, where: sj.stieltjes(z, where=where, q=q), [0.5, 1.0, 4.0], 1e-8),
+    ],
+    ids=["entmax", "stieltjes"],
+)
+def test_gradients_in_logits_and_numbers_equal_central_differences(weigh, numbers, atol):
+    where = np.arange(20) % 5 != 0
+    points = np.array([[*np.random.default_rng(1).normal(size=20), number] for number in numbers])
 
+    def weights(point):
+        return weigh(point[:-1], point[-1:], jnp.asarray(where))
 
-@pytest.mark.full
-def test_gradients_in_numbers_equal_central_differences():
-    alphas, row = [1.0001, 1.001, 1.05, 1.5, 1.7, 2.0, 2.5], np.random.default_rng(0).normal(size=30)
     with jax.enable_x64(True):
-        found = derivatives(lambda alpha: sj.entmax(jnp.asarray(row), alpha=alpha), jnp.array(alphas))
-        of_q = derivatives(lambda q: sj.stieltjes(jnp.asarray(row), q=q), jnp.array([0.5, 1.0, 4.0]))
-    for (forward, reverse, moved), atol in (found, 1e-7), (of_q, 1e-8):
-        np.testing.assert_allclose(forward, reverse, atol=1e-13)
-        np.testing.assert_allclose(forward, moved.squeeze(-1), atol=atol)
-    single = jax.vmap(jax.jacfwd(lambda alpha: sj.entmax(jnp.asarray(row, jnp.float32), alpha=alpha)))
-    np.testing.assert_allclose(jax.jit(single)(jnp.array(alphas, jnp.float32)), found[0], atol=5e-6)
+        three = jax.jit(jax.vmap(lambda x: (jax.jacfwd(weights)(x), jax.jacrev(weights)(x), differences(weights, x))))
+        forward, reverse, moved = (np.asarray(one) for one in three(jnp.asarray(points)))
+    np.testing.assert_allclose(forward, reverse, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(forward[..., :-1], moved[..., :-1], atol=2e-8)
+    np.testing.assert_allclose(forward[..., -1], moved[..., -1], atol=atol)
+    assert not forward[..., :-1][..., ~where].any()
+    single = jax.jit(jax.vmap(jax.jacfwd(weights)))(jnp.asarray(points, jnp.float32))
+    np.testing.assert_allclose(single[..., -1], forward[..., -1], atol=5e-6)
 
 
 @pytest.mark.full
 def test_gradient_in_alpha_at_1_is_that_of_softmax():
+    row = np.random.default_rng(0).normal(size=30)
+    p = references.softmax(row)
+    second = -p * np.log(p) ** 2 / 2
     with jax.enable_x64(True):
-        row = jnp.asarray(np.random.default_rng(0).normal(size=30))
-        p = jax.nn.softmax(row)
-        second = -p * jnp.log(p) ** 2 / 2
-        gradient = jax.jacfwd(lambda a: sj.entmax(row, alpha=a))(jnp.array(1.0))
-        np.testing.assert_allclose(gradient, second - p * second.sum(), atol=1e-12)
+        gradient = jax.jacfwd(lambda alpha: sj.entmax(jnp.asarray(row), alpha=alpha))(jnp.array(1.0))
+    np.testing.assert_allclose(gradient, second - p * second.sum(), atol=1e-12)
 
 
 @pytest.mark.full
-def test_entmax_meets_softmax_and_sparsemax():
-    logits = jnp.asarray(3 * np.random.default_rng(0).normal(size=(4, 300)), jnp.float32)
-    for alpha in 1.0, 1 + 1e-6:
-        np.testing.assert_allclose(sj.entmax(logits, alpha=jnp.array(alpha)), sj.softmax(logits), atol=2e-6)
-    np.testing.assert_allclose(sj.entmax(logits, alpha=2.0), sj.sparsemax(logits), atol=5e-7)
-    np.testing.assert_allclose(sj.entmax(logits, alpha=1.5), sj.entmax15(logits), atol=5e-7)
-    np.testing.assert_allclose(sj.entmax(logits, alpha=40.0), sj.hardmax(logits), atol=1e-6)
-
-
-@pytest.mark.full
-def test_entmax_above_2():
-    row, alphas = np.random.default_rng(0).normal(size=200), (2.5, 3.0, 4.0)
+def test_entmax_from_softmax_to_hardmax():
+    logits = 3 * np.random.default_rng(0).normal(size=(4, 300))
+    alphas, wanted = jnp.array([1.0, 1 + 1e-6, 40.0])[:, None, None], [references.softmax] * 2 + [references.hardmax]
+    found = sj.entmax(jnp.tile(jnp.asarray(logits, jnp.float32), (3, 1, 1)), alpha=alphas)
+    for weights, reference in zip(found, wanted):
+        np.testing.assert_allclose(weights, [reference(row) for row in logits], atol=2e-6)
     with jax.enable_x64(True):
-        found = sj.entmax(jnp.tile(jnp.asarray(row), (3, 1)), alpha=jnp.array(alphas)[:, None])
-        np.testing.assert_allclose(found, [references.entmax(row, alpha) for alpha in alphas], atol=1e-9)
+        found = sj.entmax(jnp.asarray(logits[:3]), alpha=jnp.array([2.5, 3.0, 4.0])[:, None])
+        wanted = [references.entmax(row, alpha) for row, alpha in zip(logits, (2.5, 3.0, 4.0))]
+        np.testing.assert_allclose(found, wanted, atol=1e-9)
 
 
 @pytest.mark.full
 def test_one_alpha_per_head():
     logits = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 4, 50)), jnp.float32)
-    alphas = jnp.array([1.1, 1.5, 2.0])
-    cotangent = jnp.cos(jnp.arange(logits.size, dtype=jnp.float32)).reshape(logits.shape)
+    alphas, cotangent = jnp.array([1.1, 1.5, 2.0]), jnp.cos(37 * logits)
 
     @jax.jit
     def weights_and_gradient(logits, alpha, cotangent):
@@ -139,15 +128,13 @@ def test_one_alpha_per_head():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("k", [1, 2, 3, 5, 6, 100])
-def test_top_k_keeps_every_tie_for_the_last_place(k):
+def test_top_k_keeps_every_tie_for_the_last_place():
     logits = jnp.array([3.0, 1.0, 2.0, 2.0, 0.0, -0.0])
-    kept = {1: 1, 2: 3, 3: 3, 5: 6, 6: 6, 100: 6}[k]
-    for number in k, jnp.array(k):
-        assert jnp.sum(sj.top_k_softmax(logits, k=number) > 0) == kept
-    np.testing.assert_allclose(
-        jax.jit(lambda k: sj.top_k_softmax(logits, k=k))(k), references.top_k(np.asarray(logits), k), atol=1e-7
-    )
+    for k, kept in {1: 1, 2: 3, 3: 3, 5: 6, 6: 6, 100: 6}.items():
+        for number in k, jnp.array(k):
+            weights = sj.top_k_softmax(logits, k=number)
+            assert jnp.sum(weights > 0) == kept
+            np.testing.assert_allclose(weights, references.top_k(np.asarray(logits), k), atol=1e-7)
 
 
 @pytest.mark.full

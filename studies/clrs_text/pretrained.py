@@ -135,8 +135,8 @@ class Arguments:
     def tasks(self, sizes: Sizes, width: int, layers: int) -> tuple[ClrsText, ClrsText]:
         """Returns the texts of training and of the tests."""
         model_sizes = {"hidden": width, "heads": sizes.heads, "layers": layers, "tokenizer": SplitTokenizer.name}
-        trained = ClrsText(algorithms=self.algorithms, lengths=self.lengths, sets=self.batch, **model_sizes)
-        tested = dataclasses.replace(trained, lengths=(*self.lengths, *self.longer), sets=AT_ONCE)
+        trained = ClrsText(algorithms=self.algorithms, lengths=self.lengths, batch=self.batch, **model_sizes)
+        tested = dataclasses.replace(trained, lengths=(*self.lengths, *self.longer), batch=AT_ONCE)
         return trained, tested
 
 

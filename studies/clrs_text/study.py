@@ -135,7 +135,7 @@ class Programs:
 
     def __init__(self, base: Config, models: int, sets: int):
         self.base, self.config, self.task = base, tuning(base), task_of(base)
-        self.tested = dataclasses.replace(self.task, lengths=TEST_LENGTHS, sets=AT_ONCE)
+        self.tested = dataclasses.replace(self.task, lengths=TEST_LENGTHS, batch=AT_ONCE)
         self.batches = sets // AT_ONCE
         like = jax.eval_shape(self._decoder)
         parameters = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((models, *leaf.shape), leaf.dtype), like)
@@ -194,7 +194,7 @@ class Programs:
 
         def at_step(step: Array) -> Bool[Array, "models sets texts"]:
             def answer_model(parameters: Parameters, seed: Array) -> Bool[Array, "sets texts"]:
-                batch = task.batch(Purpose.TEST, seed, step)
+                batch = task.draw_batch(Purpose.TEST, seed, step)
                 return task.right(task.scores(nnx.merge(structure, parameters), batch, None), batch)
 
             return for_each_model(answer_model)(parameters, seeds)

@@ -20,7 +20,7 @@ from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.refusal import Refusal
 from tests.experiment.report.test_shootout import made
 
-TASK = Signal(length=8, features=8, sequences=16, sets=8, hidden=4, heads=2, layers=1)
+TASK = Signal(length=8, features=8, sequences=16, batch=8, hidden=4, heads=2, layers=1)
 CONFIG = Config(TASK, steps=4, chunk=2, seeds=2, l2=0.0)
 NAMES = ("softmax", "ssmax")
 

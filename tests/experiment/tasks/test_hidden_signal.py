@@ -37,7 +37,7 @@ def epoch_of(task, epoch=0, seed=3):
 
 @pytest.mark.full
 def test_no_two_sequences_are_alike_in_training_or_tests_or_between_seeds():
-    task = Signal(length=8, features=16, sequences=200, sets=50)
+    task = Signal(length=8, features=16, sequences=200, batch=50)
     sequences = [row for seed in (3, 4) for batch in epoch_of(task, seed=seed) for row in batch]
     sequences += [row for seed in (3, 4) for row in rows(drawn(task, 200, seed).inputs)]
     assert len(set(sequences)) == len(sequences) == 800
@@ -77,7 +77,7 @@ def test_the_pattern_of_the_class_lies_at_one_place_and_the_rest_is_noise(length
 
 
 def test_an_epoch_takes_every_sequence_once_and_the_next_takes_another_order():
-    task = Signal(length=8, features=16, sequences=60, sets=20)
+    task = Signal(length=8, features=16, sequences=60, batch=20)
     first, second = ([row for batch in epoch_of(task, epoch) for row in batch] for epoch in range(2))
     assert len(set(first)) == 60
     assert sorted(first) == sorted(second)
@@ -87,7 +87,7 @@ def test_an_epoch_takes_every_sequence_once_and_the_next_takes_another_order():
 @pytest.mark.full
 @pytest.mark.parametrize(("sequences", "sets", "steps", "size"), [(50, 20, 2, 20), (12, 20, 1, 12), (3, 1, 3, 1)])
 def test_batches_are_whole_and_never_take_a_sequence_twice(sequences, sets, steps, size):
-    epoch = epoch_of(Signal(length=4, features=8, sequences=sequences, sets=sets))
+    epoch = epoch_of(Signal(length=4, features=8, sequences=sequences, batch=sets))
     assert [len(batch) for batch in epoch] == [size] * steps
     assert len({row for batch in epoch for row in batch}) == steps * size
 

@@ -24,7 +24,7 @@ from softmax_jax.experiment.training.config import Config
 class Mine(Sort):
     name = "mine"
 
-CONFIG = Config(Mine(length=4, sets=2, hidden=8, heads=2, layers=1), steps=2, chunk=2, l2=0.0)
+CONFIG = Config(Mine(length=4, batch=2, hidden=8, heads=2, layers=1), steps=2, chunk=2, l2=0.0)
 """
 
 
@@ -98,13 +98,13 @@ class Reader(nnx.Module):
 class Largest(Task):
     name: ClassVar[str] = "largest"
 
-    sets: int = 8
+    batch: int = 8
 
     def build(self, normalizer, rngs):
         return Reader(rngs)
 
     def training_batch(self, seed, step):
-        return self.test_batch(jax.random.fold_in(data_key(seed), step), 8, self.sets)
+        return self.test_batch(jax.random.fold_in(data_key(seed), step), 8, self.batch)
 
     def test_batch(self, key, length, sets):
         numbers = jax.random.uniform(key, (sets, length), jnp.float32)

@@ -15,10 +15,10 @@ from softmax_jax.normalizers.registry import METHODS
 from studies.clrs_text.task import ClrsText
 from tests.tiers import methods, rare_except
 
-SMALL = {"length": 6, "sets": 6, "hidden": 8, "heads": 2}
+SMALL = {"length": 6, "batch": 6, "hidden": 8, "heads": 2}
 OTHERS = {
-    MaxRetrieval: {"sets": 6, "min_items": 2, "max_items": 5, "width": 8},
-    ClrsText: {"sets": 6, "algorithms": ("minimum",), "lengths": (4,), "hidden": 8, "heads": 2, "layers": 1},
+    MaxRetrieval: {"batch": 6, "min_items": 2, "max_items": 5, "width": 8},
+    ClrsText: {"batch": 6, "algorithms": ("minimum",), "lengths": (4,), "hidden": 8, "heads": 2, "layers": 1},
 }
 MADE: list[Task] = [task(**OTHERS.get(task, SMALL)) for task in map(task_class, TASKS)]
 SEED = jnp.int32(3)
@@ -49,7 +49,7 @@ def check_a_function(once, again, other, sets):
 
 
 def test_batches_are_functions_of_seed_and_step_and_test_sets_of_their_key(task):
-    check_a_function(*(training_batch(task, SEED, jnp.int32(step)) for step in (4, 4, 5)), sets=task.sets)
+    check_a_function(*(training_batch(task, SEED, jnp.int32(step)) for step in (4, 4, 5)), sets=task.batch)
     check_a_function(*(fresh_batch(task, jax.random.key(draw), 5, 4) for draw in (1, 1, 2)), sets=4)
 
 

@@ -22,12 +22,12 @@ from softmax_jax.normalizers.registry import normalizer
 from studies import notebook
 from studies.clrs_text.task import ClrsText
 
-SIZES: dict[str, Any] = {"sets": 2, "hidden": 8, "heads": 2, "layers": 1}
+SIZES: dict[str, Any] = {"batch": 2, "hidden": 8, "heads": 2, "layers": 1}
 NUMBERS: dict[str, Any] = {"clrs_text": {"lengths": (4,)}}
 KINDS = {
-    "max_retrieval": MaxRetrieval(sets=2, width=8),
-    "near ties": MaxRetrieval(sets=2, width=8, nearest_of=4, min_items=2),
-    **{priority: MaxRetrieval(sets=2, width=8, priority=priority) for priority in QUANTILES if priority != "uniform"},
+    "max_retrieval": MaxRetrieval(batch=2, width=8),
+    "near ties": MaxRetrieval(batch=2, width=8, nearest_of=4, min_items=2),
+    **{priority: MaxRetrieval(batch=2, width=8, priority=priority) for priority in QUANTILES if priority != "uniform"},
     **{name: task_class(name)(**SIZES, **NUMBERS.get(name, {})) for name in TASKS if name != MaxRetrieval.name},
     "characters": ClrsText(**SIZES, lengths=(4,), tokenizer="smollm2"),
 }
@@ -86,7 +86,7 @@ def test_sets_that_are_drawn_otherwise_are_the_same():
 
 @pytest.mark.full
 def test_training_and_evaluation_give_the_same_numbers():
-    task = MaxRetrieval(sets=4, width=8, min_items=6, max_items=6)
+    task = MaxRetrieval(batch=4, width=8, min_items=6, max_items=6)
     config = Config(task, steps=6, schedule="cosine_decay_schedule")
 
     def trained():

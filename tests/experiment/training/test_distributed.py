@@ -190,9 +190,9 @@ def test_problems_of_a_directory_are_one_line(tmp_path, monkeypatch):
 @pytest.mark.full
 def test_the_formulas_of_the_costs_are_those_of_the_programs():
     """As written, before compiling. What is no matrix product grows with the width and not with its square."""
-    paper, texts = MaxRetrieval(min_items=16, max_items=16, width=1024), ClrsText(sets=1)
+    paper, texts = MaxRetrieval(min_items=16, max_items=16, width=1024), ClrsText(batch=1)
     predictions = {
-        paper: costs.step_multiply_adds(16, paper.sets, paper.width),
+        paper: costs.step_multiply_adds(16, paper.batch, paper.width),
         texts: costs.decoder_multiply_adds(texts),
     }
     for task, multiply_adds in predictions.items():

@@ -26,9 +26,10 @@ from flax import nnx
 from jaxtyping import Array, Bool
 from rich.console import Console
 
+from softmax_jax.experiment.commands import process
 from softmax_jax.experiment.commands.output import check_directory
-from softmax_jax.experiment.commands.parse import UnlessGiven, each_once, within
-from softmax_jax.experiment.commands.process import KEPT, run_command as command
+from softmax_jax.experiment.commands.parse import UnlessGiven, each_once, parse, within
+from softmax_jax.experiment.commands.process import KEPT
 from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.measures.frames import read_csv
 from softmax_jax.experiment.training.config import Config, changed, settings_of
@@ -292,4 +293,5 @@ def write(workdir: Path, stage_frames: Sequence[dict[str, pl.DataFrame]], consol
 
 
 if __name__ == "__main__":
-    command(Arguments, __doc__, study)
+    with process.command():
+        study(parse(Arguments, description=__doc__))

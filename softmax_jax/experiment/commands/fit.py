@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
+from softmax_jax.experiment.commands import process
 from softmax_jax.experiment.commands.output import (
     RESULTS,
     check_directory,
@@ -14,8 +15,15 @@ from softmax_jax.experiment.commands.output import (
     results_of,
     write_settings,
 )
-from softmax_jax.experiment.commands.parse import PaperOption, Quick, TrustCode, UnlessGiven, each_within, within
-from softmax_jax.experiment.commands.process import run_command
+from softmax_jax.experiment.commands.parse import (
+    PaperOption,
+    Quick,
+    TrustCode,
+    UnlessGiven,
+    each_within,
+    parse,
+    within,
+)
 from softmax_jax.experiment.measures import refit
 from softmax_jax.experiment.measures.one_set import heads_of
 from softmax_jax.experiment.measures.sets import Draw, key_of
@@ -99,4 +107,5 @@ def fit(arguments: Arguments) -> None:
 def main() -> None:
     """Runs the command line."""
     example, quick = f"{program('fit')} --checkpoint runs/x", {"lengths": (8, 16, 64, 256, 1024), "sets": 16}
-    run_command(Arguments, __doc__, fit, example, quick)
+    with process.command():
+        fit(parse(Arguments, description=__doc__, example=example, quick=quick))

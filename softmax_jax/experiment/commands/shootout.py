@@ -12,9 +12,9 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
+from softmax_jax.experiment.commands import process
 from softmax_jax.experiment.commands.output import RESULTS, check_directory, program, results_of
-from softmax_jax.experiment.commands.parse import PaperOption, Quick, UnlessGiven, normalizer_names
-from softmax_jax.experiment.commands.process import run_command
+from softmax_jax.experiment.commands.parse import PaperOption, Quick, UnlessGiven, normalizer_names, parse
 from softmax_jax.experiment.configs import PRESETS, load_preset
 from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
 from softmax_jax.experiment.measures.frames import read_json_lines
@@ -213,4 +213,5 @@ def shoot_out(arguments: Arguments) -> None:
 def main() -> None:
     """Runs the command line."""
     example = f'{program("shootout")} --normalizers softmax "ssmax(s=0.43)" --test-lengths 64 256'
-    run_command(Arguments, __doc__, shoot_out, example, {"seeds": 2, "epochs": 4})
+    with process.command():
+        shoot_out(parse(Arguments, description=__doc__, example=example, quick={"seeds": 2, "epochs": 4}))

@@ -47,7 +47,7 @@ Quick = Annotated[
 
 _joined_by_tyro = tyro_texts.remove_single_line_breaks
 # tyro begins a new line of help at an indented one, as all but the first of a field's docstring are.
-tyro_texts.remove_single_line_breaks = lambda text: _joined_by_tyro(re.sub(r"\n +(?=\S)", " ", text))
+tyro_texts.remove_single_line_breaks = lambda text: _joined_by_tyro(re.sub(r"(?<=\S)\n +(?=\S)", " ", text))
 
 
 def parse(
@@ -160,7 +160,7 @@ def parse_preset(summaries: Mapping[str, str], arguments: Callable[[str], T], de
         default = arguments(name)
     except Refusal as error:
         refuse(str(error))
-    options = {"prog": f"{script} {name}", "description": summaries.get(name, description)}
+    options: dict[str, Any] = {"prog": f"{script} {name}", "description": summaries.get(name, description)}
     example = f"{program('train')} {name} --steps 2000 --workdir runs/x"
     return parse(type(default), others, example=example, default=default, **options)
 

@@ -92,7 +92,7 @@ def learned(results: list[Reached]) -> str:
 
 def training_chart(metrics: pl.DataFrame) -> charts.Chart:
     """Draws accuracy above loss by training step, the means of the seeds with their 95 % bands."""
-    steps, seeds = metrics["step"].max(), metrics["seed"].n_unique()
+    steps, seeds = max(metrics["step"].to_list()), metrics["seed"].n_unique()
     last = metrics.filter(step=steps).select(pl.mean("accuracy", "cross_entropy")).row(0)
     loss = over_seeds(metrics, ["step"], "cross_entropy").with_columns(
         low=pl.max_horizontal("low", pl.col("value") / 10)
@@ -101,7 +101,8 @@ def training_chart(metrics: pl.DataFrame) -> charts.Chart:
         "accuracy": charts.percent_axis("accuracy (% of the batch)"),
         "loss": charts.log_axis("loss (nats)", [*loss["low"], *loss["high"]]),
     }
-    x = alt.X("step:Q", title="training step", axis=alt.Axis(tickMinStep=1))
+    scale = alt.Scale(domain=[0, steps], nice=False)
+    x = alt.X("step:Q", title="training step", scale=scale, axis=alt.Axis(tickMinStep=1))
     panels = []
     for (name, axis), frame in zip(axes.items(), (over_seeds(metrics, ["step"], "accuracy", 0.0, 100.0), loss)):
         colour = charts.colour_by("curve", {name: SIZES[2]}, legend=False)

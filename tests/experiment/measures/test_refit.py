@@ -164,7 +164,7 @@ def test_short_sets_are_drawn_more_often():
 @pytest.mark.full
 def test_sets_with_many_rows_share_a_temperature():
     """At θ = 1 a set has the loss of the model, and its entropy is the mean over its rows."""
-    task = Sort(sets=2, length=4, hidden=8, heads=2, layers=2)
+    task = Sort(batch=2, length=4, hidden=8, heads=2, layers=2)
     parameters = jax.vmap(build_model(task)[1])(jax.random.split(jax.random.key(0), len(SEEDS)))
     (rows,), *_ = refit.search_lengths(parameters, seeds=SEEDS, lengths=(20,), sets=3, keys=KEYS[:1], task=task)
     options = {"seeds": SEEDS, "lengths": (20,), "sets": 3, "key": KEYS[0], "task": task}

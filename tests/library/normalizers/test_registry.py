@@ -202,6 +202,13 @@ class Sharp(sj.Map):
     def weights(self, row):
         return jax.nn.sigmoid(row.logits) ** row.number(self.power)
 
+class Given:
+    def __init__(self, power):
+        self.power = power
+
+    def __call__(self, logits, axis=-1, where=None):
+        return logits**self.power
+
 sigmoid, sharp = Sigmoid(), Sharp()
 kept = sj.register("kept_in_a_module", Sigmoid())
 sj.register("only_registered", Sigmoid())
@@ -235,7 +242,7 @@ def own(tmp_path, monkeypatch, restored):
 def test_a_normalizer_of_a_module_needs_no_registration(own):
     logits, where = jnp.array([1.0, 2.0, 3.0]), jnp.array([True, False, True])
     sigmoid = jnp.where(where, jax.nn.sigmoid(logits), 0.0)
-    for name in ("sigmoid", "kept", "only_registered", " sigmoid() "):
+    for name in ("sigmoid", "kept", "only_registered", " sigmoid() ", "Sigmoid", "Sigmoid()"):
         np.testing.assert_array_equal(sj.normalizer(f"{own}:{name}")(logits, where=where), sigmoid)
     np.testing.assert_allclose(sj.normalizer(f"{own}:sharp(power=3.0)")(logits, where=where), sigmoid**3, rtol=1e-6)
     assert registry.method_of(f"{own}:sharp")[0].learned == ("power",)
@@ -299,7 +306,7 @@ NONE = types.SimpleNamespace(init=lambda numbers: None, update=lambda gradient, 
         ("{}_raises:sigmoid", r"_raises cannot be imported \(RuntimeError: no use .*_raises.py:2\)"),
         ("{}:sigmod", r"did you mean 'sigmoid'\? .* must hold a normalizer of that name"),
         ("{}:number", r"number is 3; it must be a map.* cannot be called so"),
-        ("{}:Sigmoid", r"is the class Sigmoid; it must be a map"),
+        ("{}:Given", r"is the class Given; it must be a map, .* power of this one lacks one"),
         ("{}:of_one", r"is the function of_one; .* called as jax.nn.softmax.* it says: "),
         ("{}:summed", r"it gives the shape \(2,\) to logits of shape \(2, 3\)"),
         ("{}:sharp(power='a')", r"power is 'a'"),

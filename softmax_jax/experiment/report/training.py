@@ -11,9 +11,10 @@ import polars as pl
 
 from softmax_jax.experiment.measures.evaluation import Evaluation
 from softmax_jax.experiment.measures.significance import over_seeds
+from softmax_jax.experiment.measures.table import BASELINE
 from softmax_jax.experiment.report import charts
 from softmax_jax.experiment.report.chart_files import save_chart
-from softmax_jax.experiment.report.charts import SIZES
+from softmax_jax.experiment.report.charts import BY_NORMALIZER
 from softmax_jax.experiment.report.tables import with_interval
 from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.experiment.training.config import Config
@@ -105,7 +106,7 @@ def training_chart(metrics: pl.DataFrame) -> charts.Chart:
     x = alt.X("step:Q", title="training step", scale=scale, axis=alt.Axis(tickMinStep=1))
     panels = []
     for (name, axis), frame in zip(axes.items(), (over_seeds(metrics, ["step"], "accuracy", 0.0, 100.0), loss)):
-        colour = charts.colour_by("curve", {name: SIZES[2]}, legend=False)
+        colour = charts.colour_by("curve", {name: BY_NORMALIZER[BASELINE]}, legend=False)
         layers = charts.lines(frame.with_columns(curve=pl.lit(name)), x, axis, colour, point=len(frame) == 1)
         panels.append(alt.layer(*layers).properties(width=560, height=180))
     title = f"After {steps:,} steps {last[0]:.1f} % of a batch are right, at a loss of {last[1]:.3f} nats"

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from softmax_jax.experiment.language_models.measures import bins, entropy_slopes, paired_losses
 from softmax_jax.experiment.report import charts
-from softmax_jax.experiment.report.charts import palette
+from softmax_jax.experiment.report.charts import GREY, palette
 from softmax_jax.experiment.report.model_page import MARGIN, RESTS, SPREADS, WIDTH, heads_in_words
 from softmax_jax.experiment.report.page import Figure, Section, html, write_page
 from softmax_jax.experiment.report.tables import new_table
@@ -34,7 +34,7 @@ TICKS = [-0.03, -0.01, 0, 0.01, 0.03, 0.1, 0.3, 1, 3]
 def heads_chart(frame: pl.DataFrame, name: str, *title: str) -> charts.Chart:
     """Draws a measure of every head, layers by heads, a panel for each bin of tokens seen."""
     column = alt.Facet("below:O", title="tokens that a row sees, fewer than")
-    base = alt.Chart(charts.data(frame)).mark_rect()
+    base = alt.Chart(charts.data(frame)).mark_rect(stroke=GREY, strokeWidth=0.5)  # for dark cells on a dark page
     rects = base.encode(
         x=alt.X("head:O", title="head", axis=alt.Axis(labelAngle=0)),
         y=alt.Y("layer:O", title="layer", sort="descending"),

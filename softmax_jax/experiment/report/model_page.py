@@ -149,7 +149,7 @@ def evenness_chart(frame: pl.DataFrame) -> charts.Chart:
     shares = frame.with_columns(share=pl.col("entropy") / pl.col("uniform"))
     chart = (
         alt.Chart(charts.data(shares))
-        .mark_rect()
+        .mark_rect(stroke=GREY, strokeWidth=0.5)  # for dark cells on a dark page
         .encode(
             x=alt.X("n:O", title="tokens", axis=alt.Axis(labelAngle=0)),
             y=alt.Y("head:O", title="head"),

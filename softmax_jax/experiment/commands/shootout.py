@@ -217,7 +217,7 @@ def shoot_out(arguments: Arguments) -> None:
     report.print_outcomes(console, config, outcomes)
     summary = f"trained {len(names)} × {config.seeds} models in {time.perf_counter() - start:.0f} s"
     print(f"{summary}; wrote {', '.join(map(str, paths))} and the charts beside them\n")
-    lengths = sorted({config.task.longest, outcomes.tests["n"].max()})
+    lengths = sorted({config.task.longest, max(outcomes.tests["n"].to_list())})
     console.print(*(best_at(n, outcomes.tests) for n in lengths), highlight=False)
     print(f"Accuracy by normalizer: {typed_path(output / 'accuracy.png')}")
     print(f"Next: {following(names, arguments.runs, config)}")

@@ -20,7 +20,7 @@ from softmax_jax.experiment.report import charts
 from softmax_jax.experiment.report.chart_files import save_chart
 from softmax_jax.experiment.report.charts import GREY, palette
 from softmax_jax.experiment.report.print_layout import Paper
-from softmax_jax.experiment.report.tables import groups_of, new_table, number_or_dash, print_groups, with_interval
+from softmax_jax.experiment.report.tables import groups_of, new_table, number_or_dash, print_groups
 from softmax_jax.files import write_csv
 from softmax_jax.normalizers.scales import EntropyPolynomial
 from softmax_jax.temperature import THETA_RANGE, Curve, Rows, TemperatureFit
@@ -207,9 +207,8 @@ def what_was_fitted(fit: TemperatureFit, rows: Mapping[int, Rows], degree: int, 
             f"Your models have {count:,.0f} rows {range_of_rows}: too few for a curve, so one temperature was fitted: "
             f"β = {fit.coefficients[0]:.3g}. {more}"
         )
-    curve = f"a polynomial of degree {fitted}" if fitted else "a constant, as you asked"
     fewer = f" There are too few rows for degree {degree}. {more}" if fitted < degree else ""
-    return f"Fitted to {count:,.0f} rows {range_of_rows}: {curve}, {kind(fit)}.{fewer}"
+    return f"Fitted to {count:,.0f} rows {range_of_rows}: a polynomial of degree {fitted}, {kind(fit)}.{fewer}"
 
 
 def gains_of(name: str, fit: TemperatureFit, compared: pl.DataFrame) -> list[str]:
@@ -225,9 +224,9 @@ def gains_of(name: str, fit: TemperatureFit, compared: pl.DataFrame) -> list[str
     parts = []
     for other, called in [(BASELINE, BASELINE), *constant]:
         differences = np.subtract(by_seed[name], by_seed[other]).tolist()
-        half = half_width(differences)
-        surely = "" if half is None else ", beyond chance" if np.mean(differences) > half else ", not beyond chance"
-        parts.append(f"{with_interval(differences, '+.2f')} points over {called}{surely}")
+        mean, half = float(np.mean(differences)), half_width(differences)
+        interval = "" if half is None else f" ± {half:.2f} ({'' if mean > half else 'not '}beyond chance)"
+        parts.append(f"{mean:+.2f}{interval} points over {called}")
     seeds, lengths = len(by_seed[name]), compared["n"].n_unique()
     drawn = f"95 % over {seeds} seeds" if seeds > 1 else "one seed, so no interval"
     return [f"On fresh sets, in the mean of {lengths} lengths, it gains {' and '.join(parts)} ({drawn})."]

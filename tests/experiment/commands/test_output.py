@@ -60,7 +60,7 @@ def test_the_commands_that_are_printed_name_their_path_as_a_shell_reads_it(name,
     assert shlex.split(following, comments=True) == ["python", "report.py", f"my runs/{name}", name]
     *evaluation, fit = shlex.split(evaluation_of(Path(f"my runs/{name}"), Path(name, "temperature.json")))
     assert evaluation == ["python", "evaluate.py", "--checkpoint", f"my runs/{name}", "--normalizers", "softmax"]
-    with pytest.raises(Refusal, match="temperature.json does not exist: name a file") as refused:
+    with pytest.raises(Refusal, match=r"temperature\.json does not exist: name a file") as refused:
         normalizer(fit)
     assert str(refused.value).startswith(f"{name}/")
     with pytest.raises(Refusal, match="there is no such fit") as refused:

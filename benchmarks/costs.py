@@ -54,12 +54,12 @@ def decoder_multiply_adds(task: ClrsText) -> int:
 
     >>> round(decoder_multiply_adds(ClrsText()) / 1e9, 1)
     12.1
-    >>> task = ClrsText(hidden=768, heads=12, layers=14, sets=32)  # of the preset clrs_text_100m
+    >>> task = ClrsText(hidden=768, heads=12, layers=14, batch=32)  # of the preset clrs_text_100m
     >>> round(2 * decoder_multiply_adds(task) * 20_000 / 1e18, 2)  # exaflop
     0.8
     """
     rows, width = task.packed.slots.shape
-    tokens, answers = task.sets * rows * width, task.sets * len(task.packed.answers)
+    tokens, answers = task.batch * rows * width, task.batch * len(task.packed.answers)
     choices, features = task.vocabulary.features().shape
     layer_products = task.layers * tokens * (12 * task.hidden**2 + 2 * width * task.hidden)
     return 3 * (layer_products + (answers + 2 * features) * choices * task.hidden)
@@ -67,7 +67,7 @@ def decoder_multiply_adds(task: ClrsText) -> int:
 
 def mean_multiply_adds(task: MaxRetrieval) -> float:
     """Multiply-adds of a step, on average over the lengths that a batch may have."""
-    return step_multiply_adds((task.min_items + task.max_items) / 2, task.sets, task.width)
+    return step_multiply_adds((task.min_items + task.max_items) / 2, task.batch, task.width)
 
 
 def products_alone(multiply_adds: float, size: int = 1024) -> Callable[[], float]:

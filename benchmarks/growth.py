@@ -42,7 +42,7 @@ class Measured(NamedTuple):
 def training(items: int, width: int, seeds: int) -> Callable[[], float]:
     """A step of all seeds, by the loop of train.py."""
     one_device_per_core()
-    config = Config(MaxRetrieval(sets=SETS, min_items=items, max_items=items, width=width), seeds=seeds)
+    config = Config(MaxRetrieval(batch=SETS, min_items=items, max_items=items, width=width), seeds=seeds)
     run = build_run(config)
     state, train_chunk = run.initial_state(), trainer.chunk_trainer(run)
     return timed(lambda: train_chunk(state, 0, STEPS), STEPS)

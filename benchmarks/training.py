@@ -89,14 +89,14 @@ def notebook() -> Callable[[], float]:
     config, task = Config(), MaxRetrieval()
     carry, step = stock_step(task, config)
     jitted = jax.jit(step)
-    drawn = sample(jax.random.key(0), task.sets, task.max_items, jnp.array([task.max_items]))
+    drawn = sample(jax.random.key(0), task.batch, task.max_items, jnp.array([task.max_items]))
     more = NOTEBOOK_ITEMS - task.max_items
     items = jnp.pad(drawn.items, ((0, 0), (0, more), (0, 0)), constant_values=-1)
     batch = drawn._replace(items=items, mask=jnp.pad(drawn.mask, ((0, 0), (0, more))))
 
     def run() -> Any:
         nonlocal batch
-        order = jax.random.permutation(jax.random.key(1), task.sets)
+        order = jax.random.permutation(jax.random.key(1), task.batch)
         batch = jax.tree.map(lambda leaf: leaf[order], batch)
         return jitted(carry, batch)
 
@@ -131,12 +131,12 @@ def with_torch(steps: int = 20) -> Callable[[], float]:
     optimizer = torch.optim.Adam(modules.parameters(), lr=config.learning_rate)
 
     def step() -> None:
-        rho, kappa = torch.rand(task.sets, task.max_items), torch.randint(CLASSES, (task.sets, task.max_items))
+        rho, kappa = torch.rand(task.batch, task.max_items), torch.randint(CLASSES, (task.batch, task.max_items))
         length = int(torch.randint(task.min_items, task.max_items + 1, ()))
-        hidden_items = torch.arange(task.max_items).expand(task.sets, -1) >= length
+        hidden_items = torch.arange(task.max_items).expand(task.batch, -1) >= length
         answer = kappa.gather(1, rho.masked_fill(hidden_items, -1).argmax(1, keepdim=True))[:, 0]
         items = embed_items(torch.cat([rho[..., None], nn.functional.one_hot(kappa, CLASSES)], -1))
-        query = embed_query(torch.rand(task.sets, 1))[:, None]
+        query = embed_query(torch.rand(task.batch, 1))[:, None]
         out = attention(query, items, items, key_padding_mask=hidden_items, need_weights=False)[0][:, 0]
         penalty = sum((leaf**2).sum() for leaf in modules.parameters())
         loss = nn.functional.cross_entropy(read(out), answer) + config.l2 * penalty

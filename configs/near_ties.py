@@ -8,4 +8,4 @@ Score:    100.0 % at 16 items under softmax, 99.9 % at 1024, 96.2 % at 16384, 76
 from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.training.config import changed
 
-CONFIG = changed(load_preset("frontier"), sets=32, nearest_of=64)
+CONFIG = changed(load_preset("frontier"), batch=32, nearest_of=64)

@@ -72,6 +72,7 @@ from softmax_jax.normalizers.sparse import (
     stieltjes as stieltjes,
     top_k_softmax as top_k_softmax,
 )
+from softmax_jax.refusal import MissingPackage as _MissingPackage
 from softmax_jax.transforms.calibrate import calibrate as calibrate
 from softmax_jax.transforms.probe import probe as probe
 from softmax_jax.transforms.sites import sites as sites
@@ -111,8 +112,6 @@ def __getattr__(name: str) -> typing.Any:
     try:
         value = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
-        raise ImportError(
-            f"softmax_jax.{name} needs {error.name}, which is not installed: pip install 'softmax-jax[{extra}]'"
-        ) from None
+        raise _MissingPackage(f"softmax_jax.{name}", error.name, f"'softmax-jax[{extra}]'") from None
     globals()[name] = value
     return value

@@ -362,6 +362,11 @@ def polynomial(points: Points, degree: int) -> np.ndarray:
 
     Raises ValueError if there are too few points for the degree.
     """
+    if not len(points.entropy):
+        raise Refusal(
+            f"no rows have a best temperature between {THETA_RANGE[0]:.3g} and {THETA_RANGE[1]:g} (by bins: no "
+            f"{LEAST_ROWS} rows above {THRESHOLD:.2g} nats): use more sets or lengths, or another criterion"
+        )
     if len(np.unique(points.entropy)) <= degree:
         raise Refusal(
             f"{len(points.entropy)} points with an optimum inside the range are too few for degree {degree}: "

@@ -89,7 +89,7 @@ class Arguments(Options):
     def recipes(self) -> list[Recipe]:
         """Returns the base and all that can be varied."""
         base = load_preset(self.preset)
-        return recipes(changed(base, steps=self.steps, sets=self.batch, seeds=self.seeds))
+        return recipes(changed(base, steps=self.steps, batch=self.batch, seeds=self.seeds))
 
     def chosen(self) -> list[Recipe]:
         """Returns the base and what is varied."""

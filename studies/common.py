@@ -11,9 +11,10 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
+from softmax_jax.experiment.commands import process
 from softmax_jax.experiment.commands.output import RESULTS, check_directory, results_of
-from softmax_jax.experiment.commands.parse import PaperOption, TrustCode, UnlessGiven, each_within, within
-from softmax_jax.experiment.commands.process import KEPT, run_command
+from softmax_jax.experiment.commands.parse import PaperOption, TrustCode, UnlessGiven, each_within, parse, within
+from softmax_jax.experiment.commands.process import KEPT
 from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
 from softmax_jax.experiment.report.chart_files import save_chart
 from softmax_jax.experiment.report.charts import Chart
@@ -154,12 +155,10 @@ def best_of_others(by_seed: Float[np.ndarray, "seeds choices"]) -> Int[np.ndarra
 
 def start(arguments: type[T], description: str | None, study: Callable[[T], None]) -> None:
     """Runs the study as a command, with a cache of compiled programs."""
-
-    def command(parsed: T) -> None:
+    with process.command():
+        parsed = parse(arguments, description=description)
         KEPT.keep()
         study(parsed)
-
-    run_command(arguments, description, command)
 
 
 def max_retrieval_of(config: Config) -> MaxRetrieval:

@@ -99,7 +99,7 @@ class Arguments(Options):
     def config(self, priority: str) -> Config:
         """Returns the recipe of a model: that of the frontier, shorter."""
         steps, seeds = (2_000, 2) if self.quick else (20_000, 4)
-        return changed(load_preset("frontier"), steps=steps, sets=32, seeds=seeds, priority=priority)
+        return changed(load_preset("frontier"), steps=steps, batch=32, seeds=seeds, priority=priority)
 
 
 def half_weight(betas: Sequence[float], weights: Sequence[float]) -> float:

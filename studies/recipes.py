@@ -56,7 +56,7 @@ def recipes(base: Config) -> list[Recipe]:
             f"cosine from {rate / 3:g}, λ = 0.001": constant | {"schedule": "cosine_decay_schedule", "l2": 1e-3},
         },
         "steps": {f"{steps // part:,} steps": {"steps": steps // part} for part in (8, 4, 2)},
-        "sets in a batch": {f"{sets} sets": {"sets": sets} for sets in (base.task.sets // 4, 4 * base.task.sets)},
+        "sets in a batch": {f"{sets} sets": {"batch": sets} for sets in (base.task.batch // 4, 4 * base.task.batch)},
         "width": {f"width {width}": {"width": width} for width in (32, 64, 256)},
         "items in training": {
             "5 to 16 items": {"min_items": 5},

@@ -21,7 +21,7 @@ from softmax_jax.experiment.training.run import build_model, build_run
 from softmax_jax.normalizers.registry import normalizer
 from tests import communication
 
-TASK = MaxRetrieval(sets=128, min_items=3, max_items=3, width=8)
+TASK = MaxRetrieval(batch=128, min_items=3, max_items=3, width=8)
 TINY = Config(TASK, steps=12, seeds=2, chunk=6, optimizer="sgd", learning_rate=0.1)
 
 

@@ -42,12 +42,12 @@ def products(jaxpr: Any) -> Iterator[int]:
 
 @pytest.mark.parametrize("items", [5, 16])
 def test_the_formula_counts_the_products_of_the_step(items):
-    task = MaxRetrieval(sets=4, min_items=items, max_items=items, width=24)
+    task = MaxRetrieval(batch=4, min_items=items, max_items=items, width=24)
     parameters = jax.eval_shape(build_model(task)[1], jax.random.key(0))
     batch = jax.eval_shape(lambda: task.training_batch(jnp.int32(0), jnp.int32(0)))
     traced = jax.make_jaxpr(training.padded_gradient(build_run(Config(task))))(parameters, batch).jaxpr
     program, _ = partial_eval.dce_jaxpr(traced, [True] * len(traced.outvars))  # nothing reads the gradient of the items
-    assert sum(products(program)) == step_multiply_adds(items, task.sets, task.width)
+    assert sum(products(program)) == step_multiply_adds(items, task.batch, task.width)
 
 
 def test_a_result_compares_medians_and_gives_the_range_of_the_rounds():

@@ -24,8 +24,8 @@ from tests.eight_devices import TASK, TINY
 
 ROOT = Path(__file__).parents[1]
 OPTIONS = [
-    *("--steps", TINY.steps, "--seeds", TINY.seeds, "--batch", TASK.sets, "--chunk", TINY.chunk, "--width", TASK.width),
-    *("--min-items", TASK.min_items, "--max-items", TASK.max_items),
+    *("--steps", TINY.steps, "--seeds", TINY.seeds, "--chunk", TINY.chunk),
+    *("--batch", TASK.batch, "--width", TASK.width, "--min-items", TASK.min_items, "--max-items", TASK.max_items),
     *("--optimizer", TINY.optimizer, "--learning-rate", TINY.learning_rate),
 ]
 

@@ -188,7 +188,8 @@ def lowest(weigh: Weigh, rows: Rows, rounding: Rounding) -> Finding:
 def _added(weigh: Weigh, rows: Rows, rounding: Rounding, low: np.ndarray) -> Finding:
     """Compares rows that hide by a number with the same rows under a mask; those that are empty are left out."""
     added = Rows(np.where(rows.where, rows.logits, low), np.ones_like(rows.where), rows.kinds)
-    actual, expected, counts = weigh(added), weigh(rows), np.asarray(rows.where.any(-1))
+    actual, counts = weigh(added), np.asarray(rows.where.any(-1))
+    expected = Weighed(*(np.where(rows.where, numbers, 0) for numbers in weigh(rows)))
     far = (counts & rounding.far(left, right) for left, right in zip(actual, expected))
     hidden = (counts[:, None] & ~rows.where & np.asarray(numbers != 0) for numbers in actual)
     wrong = Weighed(*(entries | row[:, None] for entries, row in zip(hidden, far)))

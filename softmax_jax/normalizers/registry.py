@@ -215,12 +215,14 @@ def _imported(module: str, name: str) -> Method:
 
 
 def _wrap(name: str, value: Any) -> Method:
-    """Returns a value that is a method, or a method of a normalizer, map or function.
+    """Returns a value that is a method, or a method of a normalizer, map or function, or of a class without arguments.
 
     Raises WrongType, in one line that starts with `name`, for anything else.
     """
     if isinstance(value, Method):
         return value
+    if isinstance(value, type) and "__call__" in dir(value) and not inspect.isabstract(value):
+        value = value if _arguments_without_default(value) else value()
     if isinstance(value, jax.tree_util.Partial):
         value = Normalizer(value)
     if isinstance(value, Normalizer):
@@ -233,10 +235,22 @@ def _wrap(name: str, value: Any) -> Method:
     return Method(name, value)
 
 
+def _arguments_without_default(kind: type) -> list[str]:
+    """Returns the names of the arguments that a class must be given."""
+    try:
+        parameters = inspect.signature(kind).parameters.values()
+    except (TypeError, ValueError):  # of a class that is written in C
+        return ["its arguments"]
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is inspect.Parameter.empty and p.kind not in variadic]
+
+
 def _find_problem(function: Any) -> str | None:
     """Returns what goes wrong when a function weighs a row, None if nothing does. Traces, and computes nothing."""
     if isinstance(function, type):
-        return f"a class makes one: give {function.__name__}()"
+        lacking = ", ".join(_arguments_without_default(function))
+        without = f", and {lacking} of this one lacks one: give it one" if lacking else ""
+        return f"a class makes one if it can be called and its arguments have defaults{without}"
     if not callable(function):
         return "it cannot be called so"
     logits, where = (jax.ShapeDtypeStruct((2, 3), dtype) for dtype in ("float32", "bool"))

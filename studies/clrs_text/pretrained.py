@@ -26,9 +26,10 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
+from softmax_jax.experiment.commands import process
 from softmax_jax.experiment.commands.output import check_directory
-from softmax_jax.experiment.commands.parse import each_once, within
-from softmax_jax.experiment.commands.process import KEPT, run_command as command
+from softmax_jax.experiment.commands.parse import each_once, parse, within
+from softmax_jax.experiment.commands.process import KEPT
 from softmax_jax.experiment.language_models.decoder import Sizes
 from softmax_jax.experiment.language_models.loading import SMOLLM2, load
 from softmax_jax.experiment.training.checkpoint import (
@@ -135,8 +136,8 @@ class Arguments:
     def tasks(self, sizes: Sizes, width: int, layers: int) -> tuple[ClrsText, ClrsText]:
         """Returns the texts of training and of the tests."""
         model_sizes = {"hidden": width, "heads": sizes.heads, "layers": layers, "tokenizer": SplitTokenizer.name}
-        trained = ClrsText(algorithms=self.algorithms, lengths=self.lengths, sets=self.batch, **model_sizes)
-        tested = dataclasses.replace(trained, lengths=(*self.lengths, *self.longer), sets=AT_ONCE)
+        trained = ClrsText(algorithms=self.algorithms, lengths=self.lengths, batch=self.batch, **model_sizes)
+        tested = dataclasses.replace(trained, lengths=(*self.lengths, *self.longer), batch=AT_ONCE)
         return trained, tested
 
 
@@ -264,4 +265,5 @@ def study(arguments: Arguments) -> None:
 
 
 if __name__ == "__main__":
-    command(Arguments, __doc__, study)
+    with process.command():
+        study(parse(Arguments, description=__doc__))

@@ -26,9 +26,10 @@ from flax import nnx
 from jaxtyping import Array, Bool
 from rich.console import Console
 
+from softmax_jax.experiment.commands import process
 from softmax_jax.experiment.commands.output import check_directory
-from softmax_jax.experiment.commands.parse import UnlessGiven, each_once, within
-from softmax_jax.experiment.commands.process import KEPT, run_command as command
+from softmax_jax.experiment.commands.parse import UnlessGiven, each_once, parse, within
+from softmax_jax.experiment.commands.process import KEPT
 from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.measures.frames import read_csv
 from softmax_jax.experiment.training.config import Config, changed, settings_of
@@ -135,7 +136,7 @@ class Programs:
 
     def __init__(self, base: Config, models: int, sets: int):
         self.base, self.config, self.task = base, tuning(base), task_of(base)
-        self.tested = dataclasses.replace(self.task, lengths=TEST_LENGTHS, sets=AT_ONCE)
+        self.tested = dataclasses.replace(self.task, lengths=TEST_LENGTHS, batch=AT_ONCE)
         self.batches = sets // AT_ONCE
         like = jax.eval_shape(self._decoder)
         parameters = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((models, *leaf.shape), leaf.dtype), like)
@@ -194,7 +195,7 @@ class Programs:
 
         def at_step(step: Array) -> Bool[Array, "models sets texts"]:
             def answer_model(parameters: Parameters, seed: Array) -> Bool[Array, "sets texts"]:
-                batch = task.batch(Purpose.TEST, seed, step)
+                batch = task.draw_batch(Purpose.TEST, seed, step)
                 return task.right(task.scores(nnx.merge(structure, parameters), batch, None), batch)
 
             return for_each_model(answer_model)(parameters, seeds)
@@ -292,4 +293,5 @@ def write(workdir: Path, stage_frames: Sequence[dict[str, pl.DataFrame]], consol
 
 
 if __name__ == "__main__":
-    command(Arguments, __doc__, study)
+    with process.command():
+        study(parse(Arguments, description=__doc__))

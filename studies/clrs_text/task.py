@@ -77,7 +77,7 @@ class ClrsText(Task):
     """One token for each number, or those of SmolLM2, which splits numbers: `number` or `smollm2`."""
     decimals: int = 3
     """Decimals of the numbers."""
-    sets: int = 2
+    batch: int = 2
     """Texts of every algorithm and length in a batch."""
     hidden: int = 128
     """Width of the decoder."""
@@ -128,19 +128,19 @@ class ClrsText(Task):
 
     def training_batch(self, seed: Int[Array, ""], step: Int[Array, ""]) -> Texts:
         """The batch of a step: new texts each time, as many of each algorithm as of each length."""
-        return self.batch(Purpose.TRAINING, seed, step)
+        return self.draw_batch(Purpose.TRAINING, seed, step)
 
-    def batch(self, purpose: Purpose, seed: Int[Array, ""], step: Int[Array, ""]) -> Texts:
-        """Returns `sets` texts of every algorithm and length, packed into rows; tests have texts of their own."""
+    def draw_batch(self, purpose: Purpose, seed: Int[Array, ""], step: Int[Array, ""]) -> Texts:
+        """Returns `batch` texts of every algorithm and length, packed into rows; tests have texts of their own."""
         key = jax.random.fold_in(jax.random.fold_in(sequence_key(seed), purpose), step)
-        lengths = jnp.tile(jnp.asarray(self.lengths, jnp.int32), self.sets)
+        lengths = jnp.tile(jnp.asarray(self.lengths, jnp.int32), self.batch)
         drawn, taken = [], []
         for index, name in enumerate(self.algorithms):
             keys = jax.random.split(jax.random.fold_in(key, index), len(lengths))
             text = jax.vmap(functools.partial(self._text, name, self.longest))(keys, lengths)
             for tokens, present in zip(*text):
-                drawn.append(tokens.reshape(self.sets, -1))
-                taken.append(present.reshape(self.sets, -1))
+                drawn.append(tokens.reshape(self.batch, -1))
+                taken.append(present.reshape(self.batch, -1))
         tokens, present = jnp.concatenate(drawn, 1), jnp.concatenate(taken, 1)
         return self._texts(self.packed, tokens, present)
 

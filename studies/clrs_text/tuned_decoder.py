@@ -92,7 +92,7 @@ class Programs:
         self.fixed = parameters | {"layers": parameters["layers"] | rounded}
         self.shape = (layers, sizes.heads, 1, 1)
         self.task, self.tested = task, tested
-        self.at_training = dataclasses.replace(self.task, sets=AT_ONCE)
+        self.at_training = dataclasses.replace(self.task, batch=AT_ONCE)
         """The texts of the tests at the lengths of training."""
 
     def start(self) -> State:
@@ -153,7 +153,7 @@ class Programs:
 
         def step(state: State, at: tuple[Array, Array]) -> tuple[State, tuple[Array, Array]]:
             index, rate = at
-            batch = self.task.batch(Purpose.TRAINING, seed, index)
+            batch = self.task.draw_batch(Purpose.TRAINING, seed, index)
             (value, right), (slopes, number_slopes) = jax.value_and_grad(loss, has_aux=True)(state.trained, batch)
             number_slopes = {
                 name: jnp.where(learned[place], number_slopes[name], 0) for place, name in enumerate(NUMBERS)
@@ -186,7 +186,7 @@ class Programs:
     def _test(
         self, fixed: Parameters, adapters: Adapters, numbers: Numbers, seed: Array, step: Array, task: ClrsText
     ) -> Bool[Array, "sets texts"]:
-        batch = task.batch(Purpose.TEST, seed, step)
+        batch = task.draw_batch(Purpose.TEST, seed, step)
         scores = task.scores(Reader(adapted(fixed, adapters), self.sizes, numbers), batch, None)
         return task.right(scores, batch)
 

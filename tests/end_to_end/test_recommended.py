@@ -49,7 +49,7 @@ def typed(tmp_path, monkeypatch, capfd):
 def test_every_command_that_is_recommended_can_be_typed(normalizer, typed, tmp_path):
     done = typed(shlex.join(["python", "train.py", "quick", *TINY, "--normalizer", normalizer, "--workdir", RUN]))
     assert done.status == 0, done.stderr
-    evaluate = done.stdout.partition("evaluate with: ")[2]
+    evaluate = done.stdout.partition("Next: ")[2]
     assert shlex.split(evaluate)[1:] == [str(ROOT / "evaluate.py"), "--checkpoint", RUN]
     shown = typed(evaluate, *SMALL, *FEW)
     assert shown.status == 0, shown.stderr

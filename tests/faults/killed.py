@@ -25,7 +25,7 @@ from softmax_jax.experiment.training.distributed import device_mesh
 from softmax_jax.experiment.training.run import Run, TrainState
 from softmax_jax.experiment.training.trainer import Metrics
 
-TASK = MaxRetrieval(sets=2, min_items=2, max_items=2, width=2)
+TASK = MaxRetrieval(batch=2, min_items=2, max_items=2, width=2)
 CONFIG = Config(TASK, steps=16, seeds=2, chunk=2, chunks_per_checkpoint=2)
 """A run of 8 chunks and 4 checkpoints."""
 FILE_OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"}

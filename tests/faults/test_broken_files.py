@@ -31,7 +31,7 @@ from tests.msgpack import to_bytes
 
 ROOT = Path(__file__).parents[2]
 PAPER = ROOT / "checkpoints" / "paper"
-CONFIG = Config(MaxRetrieval(sets=8, min_items=2, max_items=3, width=4), steps=20, seeds=2, first_seed=3, chunk=10)
+CONFIG = Config(MaxRetrieval(batch=8, min_items=2, max_items=3, width=4), steps=20, seeds=2, first_seed=3, chunk=10)
 BUILT = run_directory.build_run
 every_kind = pytest.mark.parametrize("kind", damage.KINDS)
 

@@ -23,7 +23,7 @@ SHIPPED = HERE.parents[1] / "checkpoints" / "paper_float32"
 LENGTHS = (16, 1000)
 SETS = 64
 MEASURES = ("accuracy", "loss", "entropy", "max_weight", "extrapolated")
-TRAINING = Config(MaxRetrieval(sets=64, min_items=7, max_items=8, width=32), steps=60, seeds=1, chunk=20)
+TRAINING = Config(MaxRetrieval(batch=64, min_items=7, max_items=8, width=32), steps=60, seeds=1, chunk=20)
 
 ONE_SET = 100 / SETS
 RELATIVE = 1e-4

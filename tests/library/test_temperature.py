@@ -208,7 +208,7 @@ def test_a_thin_bin_joins_the_next_and_the_last_thin_one_joins_the_one_below():
     ("criterion", "entropies", "message"),
     [
         ("best", 1, "the criterion is 'best'; it must be one of 'inputs', 'bins', 'accuracy', 'target'"),
-        ("bins", 0, "0 points with an optimum inside the range are too few for degree 0"),
+        ("bins", 0, "no rows have a best temperature between 0.0156 and 8"),
     ],
 )
 def test_what_cannot_be_fitted_is_refused(rows, criterion, entropies, message):

@@ -15,7 +15,7 @@ from studies.ablation import ACCURACIES, losses
 from studies.common import SOFT_TO_SHARP, start
 from studies.recipes import Recipe
 
-TINY = Config(MaxRetrieval(sets=16, min_items=16, width=8), steps=160, seeds=2, l2=0.0, learning_rate=3e-3)
+TINY = Config(MaxRetrieval(batch=16, min_items=16, width=8), steps=160, seeds=2, l2=0.0, learning_rate=3e-3)
 
 
 def test_every_recipe_differs_from_the_base_in_what_its_group_says():
@@ -26,7 +26,7 @@ def test_every_recipe_differs_from_the_base_in_what_its_group_says():
         "schedule": {"schedule", "learning_rate"},
         "schedule and penalty": {"schedule", "learning_rate", "l2"},
         "steps": {"steps"},
-        "sets in a batch": {"sets"},
+        "sets in a batch": {"batch"},
         "width": {"width"},
         "items in training": {"min_items", "max_items"},
         "ties": {"nearest_of"},

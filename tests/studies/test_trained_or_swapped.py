@@ -13,7 +13,7 @@ from softmax_jax.experiment.training.run import build_model, build_run
 from studies import trained_or_swapped as study
 from studies.common import start
 
-TASK = MultiQuery(length=6, hidden=8, heads=2, queries=3, sets=4)
+TASK = MultiQuery(length=6, hidden=8, heads=2, queries=3, batch=4)
 CONFIG = Config(TASK, steps=4, seeds=1, normalizer="ssmax", chunk=4)
 
 
@@ -77,7 +77,7 @@ def test_a_difference_is_tested_on_the_same_sequences():
 @pytest.mark.rare
 def test_the_study_trains_tests_and_draws_and_keeps_what_it_has(tmp_path, monkeypatch, capsys):
     config = study.Arguments.config
-    small = {"steps": 2, "chunk": 2, "seeds": 1, "hidden": 8, "heads": 2, "length": 6, "layers": 1, "sets": 4}
+    small = {"steps": 2, "chunk": 2, "seeds": 1, "hidden": 8, "heads": 2, "length": 6, "layers": 1, "batch": 4}
     monkeypatch.setattr(study.Arguments, "config", lambda asked, *names: changed(config(asked, *names), **small))
     monkeypatch.setattr(study, "CALIBRATION_STEPS", 1)
     monkeypatch.setattr(study, "TRAINED", ("asentmax",))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from softmax_jax.experiment.commands.output import ended_by_reader, unknown
 from softmax_jax.files import first_line_of_docstring
+from softmax_jax.refusal import EXPERIMENT, MissingPackage
 
 COMMANDS = ("train", "evaluate", "fit", "shootout", "report", "check", "vectors", "language-model")
 """The modules beside this one, each with a function `main`; `-` in a name is `_` in that of its module."""
@@ -31,8 +32,7 @@ def main() -> None:
     try:
         command = importlib.import_module(f"softmax_jax.experiment.commands.{module_of(name)}")
     except ModuleNotFoundError as error:
-        needs = f"softmax-jax {name} needs {error.name}, which is not installed"
-        print(f"error: {needs}: pip install 'softmax-jax[experiment]'", file=sys.stderr)
+        print(f"error: {MissingPackage(f'softmax-jax {name}', error.name, EXPERIMENT)}", file=sys.stderr)
         raise SystemExit(2) from None
     sys.argv = [f"softmax-jax {name}", *others]
     command.main()

@@ -7,9 +7,10 @@ import tyro
 from rich.padding import Padding
 from rich.text import Text
 
+from softmax_jax.experiment.commands import process
 from softmax_jax.experiment.commands.output import counted
-from softmax_jax.experiment.commands.parse import each_once
-from softmax_jax.experiment.commands.process import KEPT, run_command
+from softmax_jax.experiment.commands.parse import each_once, parse
+from softmax_jax.experiment.commands.process import KEPT
 from softmax_jax.experiment.training.progress import plain_console
 from softmax_jax.laws.checker import Checked, check
 from softmax_jax.normalizers.registry import METHODS, normalizer
@@ -62,4 +63,5 @@ def check_normalizers(arguments: Arguments) -> None:
 
 def main() -> None:
     """Runs the command line."""
-    run_command(Arguments, __doc__, check_normalizers, "softmax-jax check entmax15 my_module:mine")
+    with process.command():
+        check_normalizers(parse(Arguments, description=__doc__, example="softmax-jax check entmax15 my_module:mine"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import tyro
 
+from softmax_jax.experiment.commands import process
 from softmax_jax.experiment.commands.output import (
     RESULTS,
     check_directory,
@@ -27,9 +28,10 @@ from softmax_jax.experiment.commands.parse import (
     each_once,
     each_within,
     normalizer_names,
+    parse,
     within,
 )
-from softmax_jax.experiment.commands.process import KEPT, CompiledPrograms, run_command
+from softmax_jax.experiment.commands.process import KEPT, CompiledPrograms
 from softmax_jax.experiment.measures.dispersion import HARDMAX
 from softmax_jax.experiment.measures.evaluation import Evaluation, Measured, frame_of
 from softmax_jax.experiment.measures.one_set import heads_of
@@ -202,4 +204,5 @@ def next_step(paths: Sequence[Path], runs: Sequence["Evaluated"], trusted: str =
 def main() -> None:
     """Runs the command line."""
     example = f'{program("evaluate")} --normalizers softmax "ssmax(s=0.43)" --lengths 16 1024'
-    run_command(Arguments, __doc__, evaluate, example)
+    with process.command():
+        evaluate(parse(Arguments, description=__doc__, example=example))

@@ -6,22 +6,33 @@ from pathlib import Path
 
 import polars as pl
 
+from softmax_jax.experiment.commands import process
 from softmax_jax.experiment.commands.output import (
     RESULTS,
     check_directory,
     counted,
     program,
     results_of,
+    trust_option,
+    typed_path,
     write_settings,
 )
-from softmax_jax.experiment.commands.parse import PaperOption, Quick, TrustCode, UnlessGiven, each_within, within
-from softmax_jax.experiment.commands.process import run_command
+from softmax_jax.experiment.commands.parse import (
+    PaperOption,
+    Quick,
+    TrustCode,
+    UnlessGiven,
+    each_within,
+    parse,
+    within,
+)
 from softmax_jax.experiment.measures import refit
 from softmax_jax.experiment.measures.one_set import heads_of
 from softmax_jax.experiment.measures.sets import Draw, key_of
 from softmax_jax.experiment.report import temperature as report
 from softmax_jax.experiment.training.progress import plain_console, with_progress
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
+from softmax_jax.files import typed
 from softmax_jax.normalizers.fit_file import LARGEST_DEGREE
 from softmax_jax.refusal import Refusal
 from softmax_jax.temperature import Criterion, checkpoint_sha256
@@ -49,6 +60,8 @@ class Arguments:
     output: UnlessGiven[Path | None] = None
     """Directory for the two fits, the comparison and the charts; results/fit/TIME by default. Name the checkpoint's
     for evaluate.py to find the fits there."""
+    full: bool = False
+    """Print every table: coefficients with intervals, rows by length, β by entropy, losses, shares and tests."""
     paper: PaperOption = None
     quick: Quick = False
 
@@ -89,14 +102,29 @@ def fit(arguments: Arguments) -> None:
     with results_of("fit", arguments.output) as output:
         settings = write_settings(output / "temperature", arguments)  # before charts, whose drawing may fail
         paths = [*report.write_study(output, rows, fits, compared, arguments.paper), settings]
-    report.print_fits(console, fits)
-    report.print_published(console, fits)
-    report.print_comparison(console, compared)
-    fitted, seconds = counted(len(seeds), "seed"), f"{time.perf_counter() - start:.0f} s"
-    print(f"fitted {fitted} in {seconds}; wrote {', '.join(map(str, paths))}")
+    seconds = f"{time.perf_counter() - start:.0f} s"
+    print(f"fitted {counted(len(seeds), 'seed')} in {seconds}; wrote {', '.join(map(str, paths))}\n")
+    sets = refit.sets_of(task, max(lengths), arguments.sets)
+    console.print(*report.answers(fits, rows, compared, arguments.degree, sets), "\n", highlight=False)
+    if arguments.full:
+        report.print_fits(console, fits)
+        report.print_published(console, fits)
+        report.print_comparison(console, compared)
+    else:
+        report.print_accuracies(console, compared)
+    print(f"Temperature by entropy: {typed_path(next(path for path in paths if path.suffix == '.png'))}")
+    print(f"Next: {evaluation_of(arguments.checkpoint, paths[0])}{trust_option(config)}")
+
+
+def evaluation_of(checkpoint: Path, fit: Path) -> str:
+    """Returns the command that tests a run under a fit."""
+    text = repr(str(fit)) if any(mark in str(fit) for mark in "'\"(),") else str(fit)
+    fitted = typed(f"adaptive(fit={text})")
+    return f"{program('evaluate')} --checkpoint {typed_path(checkpoint)} --normalizers softmax {fitted}"
 
 
 def main() -> None:
     """Runs the command line."""
     example, quick = f"{program('fit')} --checkpoint runs/x", {"lengths": (8, 16, 64, 256, 1024), "sets": 16}
-    run_command(Arguments, __doc__, fit, example, quick)
+    with process.command():
+        fit(parse(Arguments, description=__doc__, example=example, quick=quick))

@@ -18,9 +18,10 @@ import polars as pl
 import tyro
 from jaxtyping import Int
 
-from softmax_jax.experiment.commands.output import check_directory, ended_by_reader
+from softmax_jax.experiment.commands import process
+from softmax_jax.experiment.commands.output import check_directory, typed_path
 from softmax_jax.experiment.commands.parse import each_once, each_within, normalizer_names, parse, within
-from softmax_jax.experiment.commands.process import KEPT, one_line_errors
+from softmax_jax.experiment.commands.process import KEPT
 from softmax_jax.experiment.language_models.decoder import by_softmax, weigh_by
 from softmax_jax.experiment.language_models.loading import Model, load
 from softmax_jax.experiment.language_models.measures import (
@@ -31,8 +32,9 @@ from softmax_jax.experiment.language_models.measures import (
     loss_rows,
     passage_losses,
 )
-from softmax_jax.experiment.language_models.page import write_model_page
+from softmax_jax.experiment.language_models.page import summary_of, summary_table, write_model_page
 from softmax_jax.experiment.measures.units import Unit, compute, read, slug
+from softmax_jax.experiment.training.progress import Log, plain_console
 from softmax_jax.files import read_text
 from softmax_jax.refusal import Refusal
 from softmax_jax.temperature import checkpoint_sha256
@@ -110,16 +112,17 @@ def measure(arguments: Arguments, model: Model) -> list[pl.DataFrame]:
     return [pl.concat(read(files / f"{unit.name}.csv") for unit in units) for units in (losses, heads)]
 
 
-@ended_by_reader()
 def main() -> None:
-    """Measures, and writes the page."""
-    arguments = parse(Arguments, example=EXAMPLE, description=__doc__)
-    KEPT.keep()
-    with one_line_errors():
-        model = load(arguments.model)
-        losses, heads = measure(arguments, model)
+    """Measures, prints, and writes the page."""
+    with process.command(device_per_core=False):
+        arguments = parse(Arguments, example=EXAMPLE, description=__doc__)
+        KEPT.keep()
+        with Log(functools.partial(print, flush=True), "measuring"):
+            model = load(arguments.model)
+            losses, heads = measure(arguments, model)
         page, *_ = write_model_page(arguments.output, model.name, losses, heads)
-        print(f"wrote {page}")
+        plain_console().print(summary_table(losses, heads), *summary_of(model.name, losses, heads), sep="\n")
+        print(f"wrote {typed_path(page)}")
 
 
 if __name__ == "__main__":

@@ -6,10 +6,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import tyro
-from tyro import _errors as mistakes
+from tyro import _errors as mistakes, _strings as tyro_texts
 
 from softmax_jax.experiment.commands.output import print_any_letter, program, unknown
 from softmax_jax.experiment.configs import PRESETS, is_file
@@ -44,7 +45,19 @@ Quick = Annotated[
 """The type of --quick, for commands that take minutes."""
 
 
-def parse(arguments: type[T], args: Sequence[str] | None = None, example: str = "", **options: Any) -> T:
+_joined_by_tyro = tyro_texts.remove_single_line_breaks
+# tyro begins a new line of help at an indented one, as all but the first of a field's docstring are.
+tyro_texts.remove_single_line_breaks = lambda text: _joined_by_tyro(re.sub(r"(?<=\S)\n +(?=\S)", " ", text))
+
+
+def parse(
+    arguments: type[T],
+    args: Sequence[str] | None = None,
+    *,
+    example: str = "",
+    quick: Mapping[str, Any] = MappingProxyType({}),
+    **options: Any,
+) -> T:
     """Calls `tyro.cli`, whose help starts with the example. A mistake ends the process in one line, with status 2.
 
     A `~` behind an equals sign is the home of the user, as the shell makes it behind a blank.
@@ -53,6 +66,7 @@ def parse(arguments: type[T], args: Sequence[str] | None = None, example: str = 
         arguments: the dataclass of the options
         args: the words of the command line, those of this process by default
         example: a command to show above the help
+        quick: values of options that are left out, where --quick is given
         options: those of `tyro.cli`
 
     Returns:
@@ -75,6 +89,10 @@ def parse(arguments: type[T], args: Sequence[str] | None = None, example: str = 
     trust(*words, *(word.partition("=")[2] for word in words))
     if getattr(parsed, "trust_code", False):
         trust(ANY)
+    if getattr(parsed, "quick", False):
+        changes = {name: value for name, value in quick.items() if getattr(parsed, name) == getattr(arguments, name)}
+        print("a quick look, not a result to cite:", ", ".join(f"{name} {value}" for name, value in changes.items()))
+        return dataclasses.replace(parsed, **changes)
     return parsed
 
 
@@ -142,9 +160,9 @@ def parse_preset(summaries: Mapping[str, str], arguments: Callable[[str], T], de
         default = arguments(name)
     except Refusal as error:
         refuse(str(error))
-    options = {"prog": f"{script} {name}", "description": summaries.get(name, description)}
+    options: dict[str, Any] = {"prog": f"{script} {name}", "description": summaries.get(name, description)}
     example = f"{program('train')} {name} --steps 2000 --workdir runs/x"
-    return parse(type(default), others, example, default=default, **options)
+    return parse(type(default), others, example=example, default=default, **options)
 
 
 def refuse(problem: str) -> NoReturn:

@@ -6,21 +6,16 @@ import dataclasses
 import gc
 import os
 import sys
-import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
 
 import jax
 import tyro
 
 from softmax_jax.experiment.commands.output import ended_by_reader
-from softmax_jax.experiment.commands.parse import parse
 from softmax_jax.experiment.training.progress import plain_console
 from softmax_jax.refusal import NotFiniteError, Refusal
-
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,34 +44,17 @@ class CompiledPrograms:
 KEPT = CompiledPrograms()
 
 
-@ended_by_reader()
-def run_command(
-    arguments: type[T],
-    description: str | None,
-    command: Callable[[T], None],
-    example: str = "",
-    quick: Mapping[str, Any] = types.MappingProxyType({}),
-    **options: Any,
-) -> None:
-    """Parses the command line and calls the command with it, a device per core; bad input ends in one line.
+@contextlib.contextmanager
+def command(device_per_core: bool = True) -> Iterator[None]:
+    """Runs what is within as a command: bad input ends in one line, and a reader that stops ends it quietly.
 
-    Arguments:
-        arguments: the dataclass of the options
-        description: what --help says of the command
-        command: a function of an instance of that dataclass
-        example: a command line to show above the help
-        quick: values of options that are left out, where --quick is given
-        options: those of `tyro.cli`
+    `device_per_core` makes every CPU core a device, which is faster where seeds divide among them.
     """
     atexit.register(gc.freeze)  # or the interpreter looks through every object once more at its end, for 0.8 s
-    parsed: Any = parse(arguments, example=example, description=description, **options)
-    one_device_per_core()
-    if getattr(parsed, "quick", False):
-        changes = {name: value for name, value in quick.items() if getattr(parsed, name) == getattr(arguments, name)}
-        print("a quick look, not a result to cite:", ", ".join(f"{name} {value}" for name, value in changes.items()))
-        parsed = dataclasses.replace(parsed, **changes)
-    with one_line_errors():
-        command(parsed)
+    if device_per_core:
+        one_device_per_core()
+    with ended_by_reader(), one_line_errors():
+        yield
 
 
 def one_device_per_core() -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import tyro
 
+from softmax_jax.experiment.commands import process
 from softmax_jax.experiment.commands.output import RESULTS, check_directory, program, results_of, write_settings
 from softmax_jax.experiment.commands.parse import (
     PaperOption,
@@ -16,9 +17,9 @@ from softmax_jax.experiment.commands.parse import (
     each_once,
     each_within,
     normalizer_names,
+    parse,
     within,
 )
-from softmax_jax.experiment.commands.process import run_command
 from softmax_jax.experiment.measures.runs import DEFAULT_NORMALIZERS
 from softmax_jax.experiment.measures.table import TOP
 from softmax_jax.experiment.report.page import write_page
@@ -70,4 +71,5 @@ def report(arguments: Arguments) -> None:
 def main() -> None:
     """Runs the command line."""
     example, quick = f"{program('report')} runs/x runs/y", {"lengths": (16, 64, 256, 1024), "sets": 32}
-    run_command(Arguments, __doc__, report, example, quick)
+    with process.command():
+        report(parse(Arguments, description=__doc__, example=example, quick=quick))

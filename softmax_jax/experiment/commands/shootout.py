@@ -12,19 +12,28 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
-from softmax_jax.experiment.commands.output import RESULTS, check_directory, program, results_of
-from softmax_jax.experiment.commands.parse import PaperOption, Quick, UnlessGiven, normalizer_names
-from softmax_jax.experiment.commands.process import run_command
+from softmax_jax.experiment.commands import process
+from softmax_jax.experiment.commands.output import (
+    RESULTS,
+    check_directory,
+    program,
+    results_of,
+    trust_option,
+    typed_path,
+)
+from softmax_jax.experiment.commands.parse import PaperOption, Quick, UnlessGiven, normalizer_names, parse
 from softmax_jax.experiment.configs import PRESETS, load_preset
 from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
 from softmax_jax.experiment.measures.frames import read_json_lines
+from softmax_jax.experiment.measures.significance import half_width
 from softmax_jax.experiment.report import shootout as report
 from softmax_jax.experiment.report.chart_files import save_chart
 from softmax_jax.experiment.report.shootout import Outcomes
+from softmax_jax.experiment.report.tables import with_interval
 from softmax_jax.experiment.tasks import TASKS, task_class
 from softmax_jax.experiment.tasks.sequences import SequenceTask
 from softmax_jax.experiment.training.config import Config, changed, settings_of
-from softmax_jax.experiment.training.progress import plain_console
+from softmax_jax.experiment.training.progress import plain_console, with_progress
 from softmax_jax.experiment.training.run_directory import METRICS, load_checkpoint
 from softmax_jax.experiment.training.train import train
 from softmax_jax.files import versions, write_csv, write_json
@@ -144,7 +153,7 @@ def compete(
         measured = evaluate(
             parameters, {name: None}, seeds=config.all_seeds, lengths=tuple(sets), sets=sets, **settings
         )
-        tests.append(frame_of(measured))
+        tests.append(frame_of(with_progress(measured, list(sets), f"testing {name}")))
         metrics = read_json_lines(workdir / METRICS, "seed", "step", "loss", "steps_per_second").with_columns(
             normalizer=pl.lit(name), epoch=pl.col("step") // config.chunk
         )
@@ -207,10 +216,43 @@ def shoot_out(arguments: Arguments) -> None:
             save_chart(chart, output / name, arguments.paper)
     report.print_outcomes(console, config, outcomes)
     summary = f"trained {len(names)} × {config.seeds} models in {time.perf_counter() - start:.0f} s"
-    print(f"{summary}; wrote {', '.join(map(str, paths))} and the charts beside them")
+    print(f"{summary}; wrote {', '.join(map(str, paths))} and the charts beside them\n")
+    lengths = sorted({config.task.longest, max(outcomes.tests["n"].to_list())})
+    console.print(*(best_at(n, outcomes.tests) for n in lengths), highlight=False)
+    print(f"Accuracy by normalizer: {typed_path(output / 'accuracy.png')}")
+    print(f"Next: {following(names, arguments.runs, config)}")
+
+
+def best_at(n: int, tests: pl.DataFrame) -> str:
+    """Says which normalizer is best at a length, and what it gains over the first of the others.
+
+    >>> rows = [("softmax", 8, 0, 90.0), ("softmax", 8, 1, 91.0), ("ssmax", 8, 0, 93.0), ("ssmax", 8, 1, 94.2)]
+    >>> best_at(8, pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy"], orient="row"))
+    'At length 8 ssmax is best: 93.6 % right, 3.1 ± 1.3 points above softmax (2 seeds, beyond chance).'
+    """
+    by_name = dict(tests.filter(n=n).group_by("normalizer", maintain_order=True).agg("accuracy").rows())
+    best = max(by_name, key=lambda name: np.mean(by_name[name]))
+    others = [name for name in by_name if name != best]
+    said = f"At length {n} {best} is best: {np.mean(by_name[best]):.1f} % right"
+    if not others:
+        return f"At length {n} {best} answers {np.mean(by_name[best]):.1f} % right."
+    gains = np.subtract(by_name[best], by_name[others[0]]).tolist()
+    half, seeds = half_width(gains), len(gains)
+    if half is None:
+        return f"{said}, {gains[0]:.1f} points above {others[0]} (one seed, so no interval)."
+    chance = "beyond chance" if np.mean(gains) > half else "not beyond chance"
+    return f"{said}, {with_interval(gains)} points above {others[0]} ({seeds} seeds, {chance})."
+
+
+def following(names: Sequence[str], runs: Path, config: Config) -> str:
+    """Returns the command that tests the runs that were just trained under other normalizers too."""
+    trained = (changed(config, normalizer=name) for name in names)
+    places = " ".join(typed_path(runs / directory_name(name)) for name in names)
+    return f"{program('evaluate')} --checkpoint {places}{trust_option(*trained)}"
 
 
 def main() -> None:
     """Runs the command line."""
     example = f'{program("shootout")} --normalizers softmax "ssmax(s=0.43)" --test-lengths 64 256'
-    run_command(Arguments, __doc__, shoot_out, example, {"seeds": 2, "epochs": 4})
+    with process.command():
+        shoot_out(parse(Arguments, description=__doc__, example=example, quick={"seeds": 2, "epochs": 4}))

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import tyro
 
+from softmax_jax.experiment.commands import process
 from softmax_jax.experiment.commands.output import check_directory, counted, typed_path
-from softmax_jax.experiment.commands.process import run_command
+from softmax_jax.experiment.commands.parse import parse
 from softmax_jax.files import read_text, write_whole
 from softmax_jax.laws import vectors
 from softmax_jax.normalizers.registry import METHODS
@@ -34,4 +35,5 @@ def write_vectors(arguments: Arguments) -> None:
 
 def main() -> None:
     """Runs the command line."""
-    run_command(Arguments, __doc__, write_vectors, "softmax-jax vectors vectors")
+    with process.command():
+        write_vectors(parse(Arguments, description=__doc__, example="softmax-jax vectors vectors"))

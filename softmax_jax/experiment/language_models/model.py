@@ -10,7 +10,7 @@ from jaxtyping import Int
 
 from softmax_jax.experiment.language_models.decoder import Parameters, Sizes
 from softmax_jax.experiment.language_models.keys import shown
-from softmax_jax.refusal import Refusal
+from softmax_jax.refusal import MissingPackage, Refusal
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer  # pyright: ignore[reportMissingImports]
@@ -39,7 +39,7 @@ def require(package: str) -> Any:
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        raise Refusal(f"loading this model needs {error.name}: pip install {package.partition('.')[0]}") from None
+        raise MissingPackage("this model", error.name, package.partition(".")[0]) from None
 
 
 def checked_tokenizer(tokenizer: "Tokenizer", path: Path, rows: int) -> "Tokenizer":

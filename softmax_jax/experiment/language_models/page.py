@@ -1,15 +1,20 @@
 """The page on a language model: its loss under each normalizer by position, and what each of its heads does."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import altair as alt
+import numpy as np
 import polars as pl
+from rich.table import Table
 
-from softmax_jax.experiment.language_models.measures import entropy_slopes, paired_losses
+from softmax_jax.experiment.language_models.measures import bins, entropy_slopes, paired_losses
 from softmax_jax.experiment.report import charts
-from softmax_jax.experiment.report.charts import palette
+from softmax_jax.experiment.report.charts import GREY, palette
+from softmax_jax.experiment.report.model_page import MARGIN, RESTS, SPREADS, WIDTH, heads_in_words
 from softmax_jax.experiment.report.page import Figure, Section, html, write_page
+from softmax_jax.experiment.report.tables import new_table
 
 SHOWN = {
     "entropy": ("Entropy of the weights", "nats"),
@@ -21,20 +26,22 @@ SHOWN = {
     "of_norm": ("Norm of the first token's value, over the mean norm", "ratio"),
 }
 """The measures of heads that have a picture: title and unit."""
+LEGEND = 120
+"""Pixels of a legend."""
 TICKS = [-0.03, -0.01, 0, 0.01, 0.03, 0.1, 0.3, 1, 3]
 
 
 def heads_chart(frame: pl.DataFrame, name: str, *title: str) -> charts.Chart:
     """Draws a measure of every head, layers by heads, a panel for each bin of tokens seen."""
     column = alt.Facet("below:O", title="tokens that a row sees, fewer than")
-    base = alt.Chart(charts.data(frame)).mark_rect()
+    base = alt.Chart(charts.data(frame)).mark_rect(stroke=GREY, strokeWidth=0.5)  # for dark cells on a dark page
     rects = base.encode(
-        x=alt.X("head:O", axis=alt.Axis(labelAngle=0)),
-        y=alt.Y("layer:O", sort="descending"),
+        x=alt.X("head:O", title="head", axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("layer:O", title="layer", sort="descending"),
         color=alt.Color(f"{name}:Q", title=None, scale=alt.Scale(scheme="viridis")),
         tooltip=["layer:O", "head:O", alt.Tooltip(f"{name}:Q", format=".3g")],
     )
-    panels = rects.properties(width=12 * frame["head"].n_unique(), height=10 * frame["layer"].n_unique())
+    panels = rects.properties(width=WIDTH // frame["below"].n_unique() - MARGIN, height=12 * frame["layer"].n_unique())
     return panels.facet(column).properties(title=charts.chart_title(*title))
 
 
@@ -50,7 +57,10 @@ def loss_chart(cost: pl.DataFrame, *title: str) -> charts.Chart:
     layers = alt.layer(
         base.mark_rule().encode(y=charts.renamed(y, "low:Q"), y2="high:Q"), base.mark_line(point=True).encode(y=y)
     )
-    panels = layers.properties(width=220, height=240).facet(alt.Facet("text:N", title=None), columns=2)
+    columns = min(2, cost["text"].n_unique())
+    panels = layers.properties(width=(WIDTH - LEGEND) // columns - MARGIN, height=240).facet(
+        alt.Facet("text:N", title=None), columns=columns
+    )
     return panels.properties(
         title=charts.chart_title(*title, "bars: 95 % intervals over passages; the scale is linear near 0")
     )
@@ -59,6 +69,51 @@ def loss_chart(cost: pl.DataFrame, *title: str) -> charts.Chart:
 def number_with_half(value: float, half: float | None) -> str:
     """Returns a number with half its interval, where there is one."""
     return f"{value:+.4f}" + ("" if half is None else f" ± {half:.4f}")
+
+
+def spreading_heads(heads: pl.DataFrame, edges: Sequence[int]) -> pl.DataFrame:
+    """Returns each head by layer, head and bin, with its share of the entropy of equal weights: means over texts."""
+    in_bin = bins(edges, max(edges))
+    even = {below: float(np.log(1 + np.flatnonzero(rows)).mean()) for below, rows in zip(edges, in_bin)}
+    means = heads.group_by("layer", "head", "below", maintain_order=True).agg(pl.mean("entropy", "first"))
+    return means.with_columns(
+        pl.format("layer {}", "layer").alias("layer"), share=pl.col("entropy") / pl.col("below").replace_strict(even)
+    )
+
+
+def summary_of(name: str, losses: pl.DataFrame, heads: pl.DataFrame) -> list[str]:
+    """Says what the normalizers cost in the last bin, which heads spread, and which rest on the first token."""
+    edges = sorted(set(losses["below"]))
+    last = paired_losses(losses).filter(below=edges[-1])
+    count = last["text"].n_unique()
+    means = last.group_by("normalizer", maintain_order=True).agg(pl.mean("loss", "more"), pl.first("half"))
+    own, *others = means.rows()
+    halves = [half if count == 1 else None for *_, half in others]
+    costs = "; ".join(f"{row[0]} costs {number_with_half(row[2], half)}" for row, half in zip(others, halves))
+    texts = f"mean of {count} texts" if count > 1 else f"on {last['text'][0]}"
+    loss = f"Where a row sees up to {edges[-1]:,} tokens, {name} has a loss of {own[1]:.3f} nats a token ({texts})"
+    return [
+        f"{loss}{'; ' * bool(costs)}{costs}.",
+        *heads_in_words(spreading_heads(heads, edges).filter(below=edges[-1])),
+    ]
+
+
+def summary_table(losses: pl.DataFrame, heads: pl.DataFrame) -> Table:
+    """Returns a table by the tokens that a row sees: loss, what each normalizer costs, heads that spread and rest."""
+    edges = sorted(set(losses["below"]))
+    table = new_table("Nats a token by the tokens seen, fewer than", "", *(f"{edge:,}" for edge in edges))
+    for (text, normalizer), rows in paired_losses(losses).group_by("text", "normalizer", maintain_order=True):
+        if normalizer == "softmax":
+            table.add_row(f"{text}: loss", *(f"{loss:.3f}" for loss in rows.sort("below")["loss"]))
+        else:
+            more = rows.sort("below").select("more", "half").rows()
+            table.add_row(f"{text}: {normalizer} costs", *(number_with_half(*cell) for cell in more))
+    shares = spreading_heads(heads, edges)
+    counts = {"heads that spread": ("share", SPREADS), "heads that rest on the first token": ("first", RESTS)}
+    for words, (measure, bound) in counts.items():
+        in_bins = [shares.filter(below=edge)[measure] for edge in edges]
+        table.add_row(words, *(f"{(values > bound).sum()} of {len(values)}" for values in in_bins))
+    return table
 
 
 def write_model_page(directory: Path, name: str, losses: pl.DataFrame, heads: pl.DataFrame) -> list[Path]:
@@ -76,7 +131,8 @@ def write_model_page(directory: Path, name: str, losses: pl.DataFrame, heads: pl
     caption = "Perplexity (nats more than softmax, with half their 95 % interval), by tokens seen, fewer than"
     table = html.table(caption, ["normalizer, text", *(f"{edge:,}" for edge in edges)], rows, "losses")
     figure = Figure("loss", loss_chart(cost, "What each normalizer costs"), cost)
-    sections = [Section("loss", "Loss by position", sentences, [figure, table])]
+    sections = [Section("summary", "What was found", summary_of(name, losses, heads), [])]
+    sections.append(Section("loss", "Loss by position", sentences, [figure, table]))
     means = heads.group_by("layer", "head", "below", maintain_order=True).agg(pl.exclude("text", "passage").mean())
     means = means.with_columns(of_norm=pl.col("first_norm") / pl.col("norm"))
     if len(edges) > 2:

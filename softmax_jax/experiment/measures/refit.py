@@ -156,7 +156,8 @@ def compare(
         half_seeds = [seeds[int(index)] for index in half]
         fields: dict[str, Any] = {"sets": drawn, "measures": ("accuracy", "loss"), "key": key}
         training = of_training(other_rows, longest_in_training)
-        for_all = {BEST_OF_TRAINING: temperature.join(training.values())} if training else {}
+        for_all = {BEST_OF_ALL: weighed_alike(other_rows)}
+        for_all |= {BEST_OF_TRAINING: temperature.join(training.values())} if training else {}
         for measured in Evaluation(task, half_parameters, named, half_seeds, **fields).over(tuple(rows)):
             n = measured.n
             choices = {BEST_FOR_LENGTH: other_rows[n]} | for_all
@@ -184,9 +185,16 @@ def of_seeds(rows: Mapping[int, Rows], seeds: np.ndarray) -> dict[int, Rows]:
     return {n: Rows(*(column[seeds] for column in length_rows)) for n, length_rows in rows.items()}
 
 
+def weighed_alike(rows: Mapping[int, Rows]) -> Rows:
+    """Returns one row for each length, the mean of its rows, so that every length counts alike."""
+    return Rows(*(np.stack([column.mean((0, 1)) for column in columns])[None] for columns in zip(*rows.values())))
+
+
 BEST_FOR_LENGTH = "best θ for each n"
 BEST_OF_TRAINING = "best θ of training lengths"
 """One constant θ chosen on the training lengths: the baseline that needs no curve."""
+BEST_OF_ALL = "best θ of all lengths"
+"""One constant θ for all lengths: what a curve that saw them all must beat."""
 BEST_FOR_SET = "best θ for each set"
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -46,10 +45,6 @@ class Drawer:
         return answer["text"] if "text" in answer else base64.b64decode(answer["base64"])
 
     def _started(self) -> "subprocess.Popen[bytes]":
-        if find_spec("vl_convert") is None:
-            raise ModuleNotFoundError(
-                "charts need vl_convert: pip install 'softmax-jax[experiment]'", name="vl_convert"
-            )
         command = [sys.executable, "-P", str(DRAWER)]  # -P: no module beside that file is taken for another
         atexit.register(self.end)
         pipe = subprocess.PIPE

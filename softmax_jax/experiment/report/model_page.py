@@ -14,16 +14,25 @@ import altair as alt
 import numpy as np
 import polars as pl
 
+from softmax_jax.experiment.measures.table import BASELINE
 from softmax_jax.experiment.report import charts
-from softmax_jax.experiment.report.charts import GREY, SIZES
+from softmax_jax.experiment.report.charts import BY_NORMALIZER, GREY
 from softmax_jax.experiment.report.page import Figure, Section, write_page
 from softmax_jax.refusal import Refusal
 from softmax_jax.transforms.probe import Probed, SiteRows
 
 MEASURES = ("entropy", "uniform", "largest", "first")
-HEADS = SIZES[2]
+HEADS = BY_NORMALIZER[BASELINE]
 COLUMNS = 3
-"""Of small multiples."""
+"""Small multiples side by side."""
+WIDTH, MARGIN = 720, 55
+"""Pixels of a chart that is as wide as the text, and those of a panel's axis."""
+SPREADS = 0.8
+"""A head spreads over what it sees if its entropy is a larger share than this of that of equal weights."""
+RESTS = 0.3
+"""A head rests on the first token if that has more weight than this."""
+NAMED = 5
+"""Heads that a sentence names, those furthest beyond the bound first."""
 
 
 def of_heads(probed: Mapping[int, Probed], heads: int = -2) -> pl.DataFrame:
@@ -129,7 +138,7 @@ def _by_head(frame: pl.DataFrame, y: alt.Y, *title: str, grey: str = "") -> char
     """Draws a line for each head by n, and a grey one, a panel for each layer."""
     base = alt.Chart(charts.data(frame)).encode(x=_length_axis(frame, "tokens"))
     tooltip = ["head:N", "n:Q", alt.Tooltip(y.shorthand, format=".3f")]
-    layers = [base.mark_line(opacity=0.7, color=HEADS).encode(y=y, detail="head:N", tooltip=tooltip)]
+    layers = [base.mark_line(opacity=0.8, color=HEADS, strokeWidth=1.5).encode(y=y, detail="head:N", tooltip=tooltip)]
     if grey:
         layers.append(base.mark_line(color=GREY).encode(y=grey))
     return _by_layer(alt.layer(*layers), frame, *title)
@@ -140,7 +149,7 @@ def evenness_chart(frame: pl.DataFrame) -> charts.Chart:
     shares = frame.with_columns(share=pl.col("entropy") / pl.col("uniform"))
     chart = (
         alt.Chart(charts.data(shares))
-        .mark_rect()
+        .mark_rect(stroke=GREY, strokeWidth=0.5)  # for dark cells on a dark page
         .encode(
             x=alt.X("n:O", title="tokens", axis=alt.Axis(labelAngle=0)),
             y=alt.Y("head:O", title="head"),
@@ -173,7 +182,8 @@ def _length_axis(frame: pl.DataFrame, title: str) -> alt.X:
 def _by_layer(chart: Any, frame: pl.DataFrame, *title: str) -> charts.Chart:
     """Returns the chart once for each layer of the frame."""
     facet = alt.Facet("layer:N", title=None, sort=frame["layer"].unique(maintain_order=True).to_list())
-    panels = chart.properties(width=130, height=120).facet(facet, columns=COLUMNS)
+    columns = min(COLUMNS, frame["layer"].n_unique())
+    panels = chart.properties(width=WIDTH // columns - MARGIN, height=170).facet(facet, columns=columns)
     return panels.properties(title=charts.chart_title(*title))
 
 
@@ -189,18 +199,48 @@ def critical_section(frame: pl.DataFrame) -> Section:
     return Section("critical", "How sharp the rows are", [sentence], [Figure("critical", critical_chart(frame), frame)])
 
 
+def heads_in_words(heads: pl.DataFrame) -> list[str]:
+    """Says which heads spread over what they see, and which rest on the first token.
+
+    Each row is of a head: `layer`, `head`, its `share` of the entropy of equal weights, the weight of the `first`.
+
+    >>> heads = pl.DataFrame({"layer": ["a", "a"], "head": [0, 1], "share": [0.9, 0.2], "first": [0.1, 0.7]})
+    >>> print(*heads_in_words(heads), sep=chr(10))
+    1 of 2 heads spread over what they see, with an entropy above 80 % of that of equal weights: a head 0.
+    1 of 2 heads rest on the first token, which has more than 0.3 of their weight: a head 1.
+    """
+    count, sentences = len(heads), []
+    for measure, bound, words in (
+        ("share", SPREADS, f"spread over what they see, with an entropy above {SPREADS:.0%} of that of equal weights"),
+        ("first", RESTS, f"rest on the first token, which has more than {RESTS:g} of their weight"),
+    ):
+        beyond = heads.filter(pl.col(measure) > bound).sort(measure, descending=True, maintain_order=True)
+        names = [f"{layer} head {head}" for layer, head in beyond.select("layer", "head").head(NAMED).rows()]
+        more = " and others" if len(beyond) > NAMED else ""
+        which = f": {', '.join(names)}{more}" if names else ""
+        sentences.append(f"{len(beyond) or 'None'} of {count} heads {words.replace('%', ' %')}{which}.")
+    return sentences
+
+
 def model_page(probed: Mapping[int, Probed], directory: Path | str, title: str, heads: int = -2) -> list[Path]:
     """Writes a page on a model with its charts beside it, as PNG, SVG and CSV; returns the paths, the page's first.
 
-    The arguments are those of `of_heads`. It says how sharp the rows must be if `probe` was asked for what is critical.
+    Prints which heads spread and which rest on the first token, with which the page begins, and where it is. The
+    arguments are those of `of_heads`. It says how sharp the rows must be if `probe` was asked for what is critical.
     """
     frame = of_heads(probed, heads)
-    shares = frame.group_by("n").agg(100 * (pl.col("entropy") / pl.col("uniform")).mean()).sort("n").rows()
+    frame_of_shares = frame.with_columns(share=pl.col("entropy") / pl.col("uniform"))
+    shares = frame_of_shares.group_by("n").agg(100 * pl.mean("share")).sort("n").rows()
     (short, few), (long, many) = shares[0], shares[-1]
+    summary = [
+        *heads_in_words(frame_of_shares.filter(n=long)),
+        f"From {short} to {long} tokens the mean share of that entropy goes from {few:.0f} to {many:.0f} %.",
+    ]
     spreading = "A line that rises with the grey one is a head that spreads over all it sees; a flat one stays sharp."
-    even = f"From {short} to {long} tokens the mean share goes from {few:.0f} to {many:.0f} %. Dark heads stay sharp."
+    even = "Bright heads spread, dark heads stay sharp."
     resting = "Heads that look for nothing often rest on the first token: weight there is no dispersion."
-    sections = [
+    sections = [Section("heads", f"What its heads do at {long} tokens", summary, [])]
+    sections += [
         Section(name, question, [sentence], [Figure(name, chart(frame), frame)])
         for name, question, sentence, chart in (
             ("entropy", "Entropy of each head by length", spreading, entropy_chart),
@@ -210,4 +250,6 @@ def model_page(probed: Mapping[int, Probed], directory: Path | str, title: str, 
     ]
     if len(critical := critical_betas(probed)):
         sections.append(critical_section(critical))
-    return write_page(Path(directory), title, sections, "Made by softmax_jax.probe.")
+    paths = write_page(Path(directory), title, sections, "Made by softmax_jax.probe.")
+    print(*summary, f"wrote {paths[0]}", sep="\n")
+    return paths

@@ -10,8 +10,10 @@ import polars as pl
 from rich.console import Console
 
 from softmax_jax import temperature as fitting
-from softmax_jax.experiment.measures.refit import BEST_FOR_LENGTH, BEST_OF_TRAINING
+from softmax_jax.experiment.measures.dispersion import HARDMAX
+from softmax_jax.experiment.measures.refit import BEST_FOR_LENGTH, BEST_FOR_SET, BEST_OF_ALL, BEST_OF_TRAINING
 from softmax_jax.experiment.measures.runs import FITS
+from softmax_jax.experiment.measures.significance import half_width
 from softmax_jax.experiment.measures.summary import summarize
 from softmax_jax.experiment.measures.table import BASELINE
 from softmax_jax.experiment.report import charts
@@ -130,15 +132,16 @@ def print_comparison(console: Console, compared: pl.DataFrame) -> None:
     """
     columns = [("accuracy", "accuracy", ".2f"), ("±", "interval", ".2f"), ("loss", "loss", ".3f")]
     columns += [("share", "share", ".0f"), ("p", "p_value", ".1g")]
-    summary = summarize(compared, PUBLISHED).with_columns(share=share_of_gain())
+    summary = summarize(compared, PUBLISHED).with_columns(certain=pl.col("n").is_in(certain_lengths(compared)))
+    summary = summary.with_columns(share=pl.when("certain").then(share_of_gain()))
     print_groups(console, "Fresh sets", groups_of(summary, columns), sorted(set(compared["n"])))
     console.print(
         "accuracy: % of sets, ± half the 95 % interval (t); loss: nats; share: in % of the accuracy that "
-        f"{BEST_FOR_LENGTH} gains over {BASELINE}; p: paired t-test against the published polynomial, "
-        f"corrected by Holm for its lengths; {BEST_FOR_LENGTH} and {BEST_OF_TRAINING}: constants, chosen "
-        "for accuracy and for loss; best θ for each set: needs the answer. What is fitted or chosen is so on other "
-        "sets and, of several seeds, on the other half. "
-        "Only a fit that is called train saw no length beyond training, so it alone shows how far a fit generalises.",
+        f"{BEST_FOR_LENGTH} gains over {BASELINE}, where that gain exceeds its own 95 % interval; p: paired t-test "
+        f"against the published polynomial, corrected by Holm for its lengths; {BEST_FOR_LENGTH}, {BEST_OF_ALL} and "
+        f"{BEST_OF_TRAINING}: constants, chosen for accuracy and for loss; {BEST_FOR_SET}: needs the answer. What is "
+        "fitted or chosen is so on other sets and, of several seeds, on the other half. Only a fit that is called "
+        "train saw no length beyond training, so it alone shows how far a fit generalises.",
         style="dim",
     )
 
@@ -151,6 +154,97 @@ def share_of_gain() -> pl.Expr:
     )
     is_end = pl.col("normalizer").is_in([BASELINE, BEST_FOR_LENGTH])
     return pl.when(~is_end & (end - start >= LEAST_GAIN)).then(100 * (pl.col("accuracy") - start) / (end - start))
+
+
+def certain_lengths(compared: pl.DataFrame) -> list[int]:
+    """Returns the lengths where the 95 % interval of the best constant's gain over softmax lies above 0."""
+    gains = summarize(compared.filter(pl.col("normalizer").is_in([BASELINE, BEST_FOR_LENGTH])))
+    return gains.filter(pl.col("gain") > pl.col("gain_interval"))["n"].to_list()
+
+
+def print_accuracies(console: Console, compared: pl.DataFrame) -> None:
+    """Prints accuracy by length under softmax, the published polynomial, the fits, and the constants to beat."""
+    shown = compared.filter(~pl.col("normalizer").is_in([HARDMAX, BEST_FOR_LENGTH, BEST_FOR_SET]))
+    groups = groups_of(summarize(shown), [("", "accuracy", ".1f")])
+    print_groups(console, "Accuracy on fresh sets, in %", groups, sorted(set(compared["n"])))
+
+
+def answers(
+    fits: Mapping[str, TemperatureFit], rows: Mapping[int, Rows], compared: pl.DataFrame, degree: int, sets: int
+) -> list[str]:
+    """Says what was fitted, what it gains on fresh sets, where it holds, and how it lies to the published polynomial.
+
+    Arguments:
+        fits: by name; the first is what the sentences are about.
+        rows: by length, those that were fitted to.
+        compared: the frame that `print_comparison` takes.
+        degree: the degree that was asked for.
+        sets: the sets per seed and length of the fit.
+    """
+    name, fit = next(iter(fits.items()))
+    low, high = fit.entropy_range
+    longest = str(max(fit.lengths))
+    return [
+        what_was_fitted(fit, rows, degree, sets),
+        *gains_of(name, fit, compared),
+        f"It holds from {low:.2f} to {high:.2f} nats, which covers {fit.coverage[longest]:.0f} % of the rows of "
+        f"{longest} items; beyond, β stays as at the nearer end.",
+        beside_published(fit),
+    ]
+
+
+def what_was_fitted(fit: TemperatureFit, rows: Mapping[int, Rows], degree: int, sets: int) -> str:
+    """Says whether a curve, a constant or softmax was fitted, and why not the degree that was asked for."""
+    low, high = fit.entropy_range
+    fitted = len(fit.coefficients) - 1
+    count = sum(fit.used[str(n)] * length_rows.entropy.size / 100 for n, length_rows in rows.items())
+    range_of_rows = f"between {low:.2f} and {high:.2f} nats"
+    more = f"More sets: --sets {4 * sets}."
+    if "softmax" in kind(fit):
+        return f"The fit changes nothing: the best β {range_of_rows} is at most 1, which is softmax by rule."
+    if fitted == 0 < degree:
+        return (
+            f"Your models have {count:,.0f} rows {range_of_rows}: too few for a curve, so one temperature was fitted: "
+            f"β = {fit.coefficients[0]:.3g}. {more}"
+        )
+    fewer = f" There are too few rows for degree {degree}. {more}" if fitted < degree else ""
+    return f"Fitted to {count:,.0f} rows {range_of_rows}: a polynomial of degree {fitted}, {kind(fit)}.{fewer}"
+
+
+def gains_of(name: str, fit: TemperatureFit, compared: pl.DataFrame) -> list[str]:
+    """Says what a fit gains over softmax, and over one constant θ, in the mean of the lengths; nothing if not compared.
+
+    Fit and constant were chosen on other sets and, of several seeds, on the other half of them.
+    """
+    means = compared.group_by("normalizer", "seed", maintain_order=True).agg(pl.mean("accuracy"))
+    by_seed = dict(means.group_by("normalizer").agg("accuracy").rows())
+    if name not in by_seed:
+        return []
+    constant = [(BEST_OF_ALL, "one constant θ")] if len(fit.coefficients) > 1 else []
+    parts = []
+    for other, called in [(BASELINE, BASELINE), *constant]:
+        differences = np.subtract(by_seed[name], by_seed[other]).tolist()
+        mean, half = float(np.mean(differences)), half_width(differences)
+        interval = "" if half is None else f" ± {half:.2f} ({'' if mean > half else 'not '}beyond chance)"
+        parts.append(f"{mean:+.2f}{interval} points over {called}")
+    seeds, lengths = len(by_seed[name]), compared["n"].n_unique()
+    drawn = f"95 % over {seeds} seeds" if seeds > 1 else "one seed, so no interval"
+    return [f"On fresh sets, in the mean of {lengths} lengths, it gains {' and '.join(parts)} ({drawn})."]
+
+
+def beside_published(fit: TemperatureFit) -> str:
+    """Says how a fit lies to the published polynomial."""
+    frame = curve_frame({"fit": fit})
+    if frame.is_empty():
+        return "Its range holds no entropy at which the published polynomial is tabulated."
+    if fit.band:
+        inside = [holds(entropy, low, high) for entropy, low, high in frame.select("entropy", *ENDS).rows()]
+        first, last = frame["entropy"].min(), frame["entropy"].max()
+        where = f"{len(inside)} entropies from {first:g} to {last:g} nats"
+        return f"Its 95 % band holds the published polynomial at {sum(inside)} of {where}."
+    entropy, beta = frame.select("entropy", "beta").row(len(frame) // 2)
+    published_beta = PUBLISHED_AT[entropy]
+    return f"At {entropy:g} nats it has β = {beta:.2f}, and the published polynomial {published_beta:.2f}."
 
 
 def curves(fits: Mapping[str, TemperatureFit]) -> dict[str, Curve]:

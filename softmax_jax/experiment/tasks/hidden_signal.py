@@ -69,7 +69,7 @@ class Signal(SequenceTask):
     @property
     def steps_per_epoch(self) -> int:
         """Training batches in an epoch; sequences beyond the last whole batch wait for another order."""
-        return max(self.sequences // self.sets, 1)
+        return max(self.sequences // self.batch, 1)
 
     def training_batch(self, seed: Int[Array, ""], step: Int[Array, ""]) -> Sequences:
         """Returns the batch of a step; every epoch takes the training sequences in a new order."""
@@ -77,7 +77,7 @@ class Signal(SequenceTask):
         epoch, within = step // self.steps_per_epoch, step % self.steps_per_epoch
         order_key = jax.random.fold_in(jax.random.fold_in(key, Purpose.ORDER), epoch)
         order = jax.random.permutation(order_key, jnp.arange(self.sequences, dtype=jnp.int32))
-        indices = jax.lax.dynamic_slice_in_dim(order, within * self.sets, min(self.sets, self.sequences))
+        indices = jax.lax.dynamic_slice_in_dim(order, within * self.batch, min(self.batch, self.sequences))
         training_key = jax.random.fold_in(key, Purpose.TRAINING)
         return self._draw(jax.vmap(lambda index: jax.random.fold_in(training_key, index))(indices), self.length)
 

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from softmax_jax.experiment.tasks import rounded_products
 from softmax_jax.experiment.tasks.retrieval_model import BLOCK, CLASSES, ENTRIES, Batch, KnownItems, MaxRetrievalModel
-from softmax_jax.experiment.tasks.task import SetsPerBatch, Task, data_key, option
+from softmax_jax.experiment.tasks.task import Task, data_key, option
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.execution import on_cpu
 from softmax_jax.normalizers.registry import normalizer as normalizer_named
@@ -154,7 +154,7 @@ class MaxRetrieval(Task):
 
     name: ClassVar[str] = "max_retrieval"
 
-    sets: SetsPerBatch = 128
+    batch: int = 128
     """Sets per batch."""
     min_items: int = 5
     """Fewest items of a set. All sets of a batch have the same number, drawn uniformly."""
@@ -176,7 +176,7 @@ class MaxRetrieval(Task):
     def __post_init__(self) -> None:
         rounded_products.check(self.matmul, self.rounded)
         checks.one_of("--priority", self.priority, QUANTILES)
-        most = {"sets": 2**20, "min_items": 2**20, "max_items": 2**20, "steps_per_batch": 2**31 - 1}
+        most = {"batch": 2**20, "min_items": 2**20, "max_items": 2**20, "steps_per_batch": 2**31 - 1}
         for name, bound in (most | {"nearest_of": 2**10, "width": 2**14}).items():
             checks.whole(option(name), getattr(self, name), 1, getattr(MaxRetrieval, name), bound)
         if self.max_items < self.min_items:
@@ -203,8 +203,8 @@ class MaxRetrieval(Task):
         length_key, set_key = jax.random.split(key)
         length = jax.random.randint(length_key, (1,), self.min_items, self.max_items + 1, jnp.int32)
         if self.nearest_of == 1:
-            return sample(set_key, self.sets, self.max_items, length, self.priority)
-        return sample_near_ties(set_key, self.sets, self.max_items, self.nearest_of, length)
+            return sample(set_key, self.batch, self.max_items, length, self.priority)
+        return sample_near_ties(set_key, self.batch, self.max_items, self.nearest_of, length)
 
     def on_visible(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the function on the visible items: a compiled branch for every length that a batch may have.

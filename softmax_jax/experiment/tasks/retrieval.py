@@ -63,8 +63,8 @@ class Retrieval(SequenceTask):
         """Returns the batch of a step: new sequences each time, of any length up to the longest."""
         key = jax.random.fold_in(jax.random.fold_in(sequence_key(seed), TRAINING), step)
         key, length_key = jax.random.split(key)
-        lengths = jax.random.randint(length_key, (self.sets,), LEAST_ITEMS, self.length + 1, jnp.int32)
-        return self._draw(jax.random.split(key, self.sets), lengths, self.length)
+        lengths = jax.random.randint(length_key, (self.batch,), LEAST_ITEMS, self.length + 1, jnp.int32)
+        return self._draw(jax.random.split(key, self.batch), lengths, self.length)
 
     def test_batch(self, key: Key[Array, ""], length: int, sets: int) -> Sequences:
         """Returns sequences of `length` items. Raises Refusal for more items than positions."""

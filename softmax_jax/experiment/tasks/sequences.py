@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from softmax_jax.experiment.tasks.task import SetsPerBatch, Task, option
+from softmax_jax.experiment.tasks.task import Task, option
 from softmax_jax.experiment.tasks.transformer import Transformer
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.normalizer import Normalizer
@@ -38,7 +38,7 @@ class SequenceTask(Task):
     """Positions in a sequence, or the most items in training."""
     classes: int = 10
     """Classes to choose from."""
-    sets: SetsPerBatch = 32
+    batch: int = 32
     """Sequences per batch."""
     hidden: int = 64
     """Width of the transformer."""

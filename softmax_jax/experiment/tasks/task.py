@@ -2,11 +2,10 @@
 
 import abc
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import jax
 import optax
-import tyro
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
@@ -33,13 +32,9 @@ def dropout_key(seed: Int[Array, ""], step: Int[Array, ""]) -> Key[Array, ""]:
     return jax.random.fold_in(jax.random.split(data_key(seed))[1], step)
 
 
-SetsPerBatch = Annotated[int, tyro.conf.arg(name="batch")]
-"""`--batch` on a command line, where `--sets` are those to test with."""
-
-
 def option(setting: str) -> str:
     """Returns what a command line calls a setting of a task."""
-    return "--" + ("batch" if setting == "sets" else setting).replace("_", "-")
+    return "--" + setting.replace("_", "-")
 
 
 class Task(abc.ABC):
@@ -53,7 +48,7 @@ class Task(abc.ABC):
 
     name: ClassVar[str]
     """How config.json calls the task."""
-    sets: SetsPerBatch
+    batch: int
     """Sets of a training batch."""
 
     @abc.abstractmethod

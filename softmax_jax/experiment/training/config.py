@@ -20,6 +20,8 @@ NumbersByName = Annotated[dict[str, float], tyro.conf.arg(help_behavior_hint="")
 """Numbers by name, none unless given."""
 DROPPED = {"sharded": False, "positions": 0}
 """Settings of earlier versions, each with the one value that still means the same run."""
+RENAMED = {"sets": "batch"}
+"""Settings of earlier versions by their old names."""
 LARGEST_CONFIG = 2**20
 """The most bytes of a config.json."""
 
@@ -109,7 +111,10 @@ def settings_of(config: Config) -> dict[str, Any]:
 
 def from_settings(settings: Mapping[str, Any]) -> Config:
     """Returns the settings that `settings_of` was given; what is left out has its default, and the task is max
-    retrieval.
+    retrieval. Names of earlier versions are read too.
+
+    >>> from_settings({"sets": 8}).task.batch
+    8
 
     Raises Refusal for an unknown setting, for a value of another type than the default's, and as `task_class`.
     """
@@ -120,6 +125,7 @@ def from_settings(settings: Mapping[str, Any]) -> Config:
     fields = {field.name for field in dataclasses.fields(kind)}  # pyright: ignore[reportArgumentType]
     given = {name: value for name, value in settings.items() if name != "task" and (name, value) not in DROPPED.items()}
     defaults = settings_of(Config(kind()))
+    given = {name if name in defaults else RENAMED.get(name, name): value for name, value in given.items()}
     for setting, value in list(given.items()):
         if setting not in defaults:
             unknown = setting if setting.isidentifier() else shown(setting)

@@ -1,8 +1,12 @@
 """Progress on a terminal or in a log while something long is computed."""
 
+import contextlib
 import functools
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -14,6 +18,45 @@ T = TypeVar("T")
 def plain_console(**options: Any) -> Console:
     """Returns a console that prints text as it is: brackets and colons in a name or a path are no markup."""
     return Console(markup=False, emoji=False, **options)
+
+
+SILENCE = 9.0
+"""Seconds after which a log says that work goes on."""
+
+
+class Log:
+    """A log that is not silent for long: while it is open, it says every `SILENCE` seconds what is being done."""
+
+    def __init__(self, print_line: Callable[[str], None], doing: str):
+        self._print_line, self._heard = print_line, threading.Event()
+        self._thread = threading.Thread(target=self._remind, daemon=True)
+        self._open = True
+        self.begin(doing)
+
+    def begin(self, doing: str) -> None:
+        """Names what is done from now on."""
+        self._doing, self._start = doing, time.monotonic()
+
+    def print(self, line: str) -> None:
+        """Prints a line."""
+        self._print_line(line)
+        self._heard.set()
+
+    def _remind(self) -> None:
+        while self._open:
+            if self._heard.wait(SILENCE):
+                self._heard.clear()
+            else:
+                self._print_line(f"{self._doing}: {time.monotonic() - self._start:.0f} s so far")
+
+    def __enter__(self) -> "Log":
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self._open = False
+        self._heard.set()
+        self._thread.join()
 
 
 class Parts:
@@ -50,17 +93,22 @@ def with_progress(
     names = names or [f"n = {n}" for n in costs]
     console = Console(stderr=True)
     columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Progress(
-        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
+    printing = functools.partial(print, file=sys.stderr, flush=True)
+    with (
+        Progress(
+            *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+        ) as bar,
+        contextlib.nullcontext() if console.is_terminal else Log(printing, f"{doing} {names[0]}") as log,
+    ):
         task = bar.add_task(names[0], total=sum(costs))
         if parts:
             parts.advance = functools.partial(bar.advance, task)
         for result, cost, name, following in zip(results, costs, names, [*names[1:], "done"]):
             bar.update(task, advance=0 if parts else cost, description=following)
             line = f"{doing} {name}" + (f": {said(result)}" if said else "")
-            if not console.is_terminal:
-                print(line, file=sys.stderr, flush=True)
+            if log:
+                log.print(line)
+                log.begin(f"{doing} {following}")
             elif said:
                 bar.console.print(line, markup=False, highlight=False)
             yield result

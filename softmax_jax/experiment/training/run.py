@@ -95,7 +95,7 @@ def training_mesh(config: Config) -> Mesh:
     """Returns the devices that train, as seeds × sets. Seeds are padded where no device can help with another's."""
     if config.task.least_sets is None:
         return device_mesh(config.seeds + -config.seeds % min(jax.device_count(), config.seeds))
-    return device_mesh(config.seeds, config.task.sets, config.task.least_sets)
+    return device_mesh(config.seeds, config.task.batch, config.task.least_sets)
 
 
 def state_sharding(mesh: Mesh, seeds: int) -> NamedSharding:

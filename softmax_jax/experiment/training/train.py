@@ -11,10 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from softmax_jax.experiment.training.config import Config
 from softmax_jax.experiment.training.distributed import any_process, gathered
+from softmax_jax.experiment.training.progress import Log
 from softmax_jax.experiment.training.run import Run, TrainState, build_run, resolve_start
 from softmax_jax.experiment.training.run_directory import Chunk, RunDirectory
 from softmax_jax.experiment.training.trainer import Metrics, chunk_trainer
@@ -22,8 +23,8 @@ from softmax_jax.refusal import NotFiniteError
 
 POLLING_SECONDS = 0.005
 """How long to sleep between two looks at a chunk: signals are heard while this process sleeps, not while it waits."""
-Report = Callable[[Chunk], None]
-"""Shows a chunk on a terminal or in a log."""
+Report = Callable[[Chunk | str], None]
+"""Shows a chunk, or what is done before the next one, on a terminal or in a log."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -81,9 +82,11 @@ def _chunks(
     while step < config.steps:
         steps = min(config.chunk - step % config.chunk, config.steps - step)
         if steps not in compiled:
+            report("compiling")
             start = time.perf_counter()
             compiled[steps] = compiled_chunk(run, state, steps)
             console.print(f"compiled in {time.perf_counter() - start:.1f} s", soft_wrap=True, highlight=False)
+            report(f"training from step {step}")
         start = time.perf_counter()
         # The next state lives beside this one until its loss is known to be finite.
         new_state, metrics = compiled[steps](state, np.int32(step))
@@ -135,16 +138,26 @@ def _progress(config: Config, console: Console) -> Iterator[Report]:
         return f"loss {loss:.4f}  accuracy {accuracy:.2f} %  {lines[0]['steps_per_second']:.0f} steps/s"
 
     if console.is_terminal:
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-        with Progress(*columns, console=console) as bar:
-            task = bar.add_task("compiling", total=config.steps)
-            yield lambda chunk: bar.update(task, completed=chunk.step, description=summary(chunk.lines))
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+        with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as bar:
+            task = bar.add_task("", total=config.steps)
+
+            def show(news: Chunk | str) -> None:
+                if isinstance(news, str):
+                    bar.update(task, description=news)
+                else:
+                    bar.update(task, completed=news.step, description=summary(news.lines))
+
+            yield show
         return
 
-    def log(chunk: Chunk) -> None:
-        left = (config.steps - chunk.step) / chunk.lines[0]["steps_per_second"]
-        line = f"step {chunk.step}/{config.steps}  {summary(chunk.lines)}  {left:.0f} s left"
-        console.print(line, soft_wrap=True)
+    def write(news: Chunk | str) -> None:
+        if isinstance(news, str):
+            log.begin(news)
+            return
+        left = (config.steps - news.step) / news.lines[0]["steps_per_second"]
+        log.print(f"step {news.step}/{config.steps}  {summary(news.lines)}  {left:.0f} s left")
+        log.begin(f"training from step {news.step}")
 
-    console.print("compiling", soft_wrap=True)
-    yield log
+    with Log(functools.partial(console.print, soft_wrap=True), "starting") as log:
+        yield write

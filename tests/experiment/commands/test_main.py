@@ -19,18 +19,13 @@ def test_presets_are_the_files_of_one_folder_and_what_studies_add():
     assert all(configs.preset_summaries().values())
 
 
-def test_a_preset_of_ones_own_is_a_file(tmp_path):
-    preset = tmp_path / "mine.py"
-    preset.write_text("from softmax_jax.experiment.training.config import Config\nCONFIG = Config(steps=7)\n")
-    config = configs.load_preset(str(preset))
-    assert (config.steps, configs.load_preset(str(preset)) is config) == (7, True)
-
-
-def test_a_preset_of_ones_own_is_an_object_of_a_module(tmp_path, monkeypatch):
+def test_a_preset_of_ones_own_is_a_file_or_an_object_of_a_module(tmp_path, monkeypatch):
     (tmp_path / "own_presets.py").write_text(
         "from softmax_jax.experiment.training.config import Config\nCONFIG, LONG = Config(steps=7), Config(steps=70)\n"
     )
     monkeypatch.chdir(tmp_path)
+    config = configs.load_preset("own_presets.py")
+    assert (config.steps, configs.load_preset("own_presets.py") is config) == (7, True)
     assert configs.load_preset("own_presets:LONG").steps == 70
 
 
@@ -51,11 +46,16 @@ def test_a_preset_of_ones_own_that_is_none_is_refused(name, text, said, tmp_path
             configs.load_preset(str(tmp_path / name))
 
 
-def test_without_the_extra_it_says_what_to_install():
-    code = "import sys; sys.modules['tyro'] = None; sys.argv = ['softmax-jax', 'train']"
-    code += "; from softmax_jax.experiment.commands.__main__ import main; main()"
+COMMAND = "sys.argv = ['softmax-jax', 'train']; from softmax_jax.experiment.commands.__main__ import main; main()"
+PAGE = "from softmax_jax.experiment.report.model_page import model_page"
+
+
+@pytest.mark.parametrize(
+    ("package", "code", "use"), [("tyro", COMMAND, "softmax-jax train"), ("altair", PAGE, "a chart or a page")]
+)
+def test_what_needs_a_package_says_what_to_install(package, code, use):
+    code = f"import sys; sys.modules[{package!r}] = None; {code}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr == (
-        "error: softmax-jax train needs tyro, which is not installed: pip install 'softmax-jax[experiment]'\n"
-    )
+    said = done.stderr.splitlines()[-1].partition(": ")[2]
+    assert said == f"{use} needs {package}, which is not installed: pip install 'softmax-jax[experiment]'"
+    assert done.returncode

@@ -20,6 +20,8 @@ class Arguments:
     steps: int = 3
     numbers: dict[str, float] = dataclasses.field(default_factory=dict)
     kind: Literal["fresh", "notebook"] = "fresh"
+    """A help of two lines, whose second
+    `line` goes on where the first one ends."""
     compiled: CompiledPrograms = KEPT
 
     def __post_init__(self):
@@ -49,20 +51,22 @@ def test_a_tilde_is_the_home_of_the_user(monkeypatch):
         (["--kind", "frsh"], "--kind is 'frsh': did you mean 'fresh'? it must be one of 'fresh', 'notebook'"),
         (["--steps", "1", "--steps=2"], "--steps is given twice, with or without --no: it must be given once, so "),
         (["--steps=-1"], "--steps is -1: give more"),
+        ([], "--runs is missing: it must be given"),
     ],
 )
 def test_a_mistake_is_one_line_with_its_value_and_the_remedy(words, said, capsys):
     with pytest.raises(SystemExit) as ended:
-        parse(Arguments, RUNS + words)
+        parse(Arguments, words if words == [] else RUNS + words)
     assert ended.value.code == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n"), err[: len(said) + 7]) == ("", 1, f"error: {said}")
 
 
-def test_a_value_that_must_be_given_is_named(capsys):
+def test_a_help_of_two_lines_fills_the_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "100")
     with pytest.raises(SystemExit):
-        parse(Arguments, [])
-    assert capsys.readouterr().err.startswith("error: --runs is missing")
+        parse(Arguments, ["--help"])
+    assert "whose second `line` goes on where" in capsys.readouterr().out
 
 
 def run(*words, monkeypatch):

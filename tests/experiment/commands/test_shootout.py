@@ -1,8 +1,6 @@
 import csv
 import io
 import json
-import os
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +12,11 @@ from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.tasks import TASKS, task_class
 from softmax_jax.experiment.tasks.hidden_signal import Signal
 from softmax_jax.experiment.training.config import Config, changed
-from softmax_jax.experiment.training.run_directory import RunDirectory
-from softmax_jax.experiment.training.train import Interrupted
 from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.refusal import Refusal
 from tests.experiment.report.test_shootout import made
 
-TASK = Signal(length=8, features=8, sequences=16, sets=8, hidden=4, heads=2, layers=1)
+TASK = Signal(length=8, features=8, sequences=16, batch=8, hidden=4, heads=2, layers=1)
 CONFIG = Config(TASK, steps=4, chunk=2, seeds=2, l2=0.0)
 NAMES = ("softmax", "ssmax")
 
@@ -88,25 +84,6 @@ def test_every_seed_is_trained_epoch_by_epoch_and_tested_at_each_length(first, t
     written = json.loads(settings.read_text())
     assert (written["task"]["length"], written["recipe"]["epochs"], written["recipe"]["hidden"]) == (8, 2, 4)
     assert np.shape(written["learned"]["ssmax"]["s"]) == moved.shape
-
-
-@pytest.mark.rare
-def test_a_shootout_that_was_stopped_continues_and_trains_nothing_again(first, tmp_path, monkeypatch):
-    log, logged = RunDirectory.log, []
-
-    def log_and_interrupt(directory, lines):
-        log(directory, lines)
-        logged.append((directory.path.name, lines[0]["step"]))
-        if logged == [("softmax", 2), ("softmax", 4), ("ssmax", 2)]:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(RunDirectory, "log", log_and_interrupt)
-    with pytest.raises(Interrupted):
-        fought(tmp_path)
-    again = fought(tmp_path)
-    assert logged[3:] == [("ssmax", 4)]
-    assert again.losses.equals(first.losses)
-    assert again.tests.equals(first.tests)
 
 
 def test_a_row_has_the_loss_of_the_last_epoch_and_the_test_at_the_length_of_training(tmp_path):

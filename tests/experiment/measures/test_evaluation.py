@@ -39,7 +39,7 @@ def test_calibration_compares_confidence_and_accuracy_bin_by_bin():
 @pytest.mark.full
 def test_rows_of_many_heads_are_those_of_the_model_under_each_normalizer():
     """Of every layer, head and query, against a plain look at the model; the last layer depends on the others."""
-    task = Sort(sets=2, length=4, queries=3, hidden=8, heads=2, layers=2, dropout=0.0)
+    task = Sort(batch=2, length=4, queries=3, hidden=8, heads=2, layers=2, dropout=0.0)
     model, batch = model_of(0, task), task.test_batch(jax.random.key(5), 6, 1)
     for name in ("softmax", "softpick"):
         scores, rows = attended(lambda: task.scores(model, batch, None), normalizer(name))
@@ -111,7 +111,7 @@ def test_a_large_evaluation_in_parts_is_that_of_all_sets_at_once(monkeypatch):
 
 @pytest.mark.full
 def test_a_transformer_is_evaluated_on_its_task_as_it_was_trained_and_under_others():
-    task = Sort(sets=2, length=4, hidden=8, heads=2, layers=1)
+    task = Sort(batch=2, length=4, hidden=8, heads=2, layers=1)
     trained, named = parameters_of(task, "ssmax"), SOFTMAX | {"as trained": None}
     options = {"seeds": SEEDS, "lengths": (8,), "sets": 4, "task": task, "trained_under": "ssmax"}
     (frame,) = (measured.frame() for measured in evaluate(trained, named, **options))

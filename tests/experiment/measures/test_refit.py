@@ -26,7 +26,7 @@ ONE = int(np.abs(LOG_THETA).argmin())
     [
         pytest.param(TASK, id="float32", marks=pytest.mark.full),
         pytest.param(MaxRetrieval(width=8, matmul="bfloat16"), id="bfloat16", marks=pytest.mark.rare),
-        pytest.param(Sort(sets=2, length=4, hidden=8, heads=2, layers=1), id="many rows", marks=pytest.mark.full),
+        pytest.param(Sort(batch=2, length=4, hidden=8, heads=2, layers=1), id="many rows", marks=pytest.mark.full),
     ],
 )
 def test_rows_at_temperature_one_are_those_of_the_evaluation(task):

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from softmax_jax import temperature
-from softmax_jax.experiment.measures.refit import BEST_FOR_LENGTH
+from softmax_jax.experiment.measures.refit import BEST_FOR_LENGTH, BEST_OF_ALL
 from softmax_jax.experiment.measures.runs import FITS
 from softmax_jax.experiment.report import temperature as report
 from softmax_jax.experiment.training.run_directory import SHIPPED
@@ -108,3 +108,22 @@ def test_the_chart_shows_every_curve_with_its_band_and_its_data_every_row():
     assert len(frame) == sum(at_length.entropy.size for at_length in rows.values())
     numbers = (last.entropy[1, -1], last.theta[1, -1], bool(last.border[1, -1]))
     assert frame.row(-1, named=True) == dict(zip(("n", "seed", "entropy", "theta", "on_border"), (64, 4, *numbers)))
+
+
+def test_the_answer_names_gains_range_and_the_published_curve():
+    lengths = SHIPPED_FITS[ALL_LENGTHS].lengths
+    fits = {ALL_LENGTHS: dataclasses.replace(SHIPPED_FITS[ALL_LENGTHS], used={str(n): 50.0 for n in lengths})}
+    rows = {n: drawn_rows(0, seeds=2, rows=300) for n in lengths}
+    accuracies = {"softmax": 40.0, ALL_LENGTHS: 60.0, BEST_OF_ALL: 59.0}
+    fitted, gains, holding, published = report.answers(fits, rows, compared_frame(accuracies, [16, 64]), 4, 64)
+    assert fitted.startswith(f"Fitted to {300 * len(lengths):,} rows")
+    assert "a polynomial of degree 4, β from " in fitted
+    assert "+20.20 ± 0.50 (beyond chance) points over softmax and +1.01 ± 0.02 (beyond chance)" in gains
+    assert re.match(r"It holds from \d\.\d\d to \d\.\d\d nats", holding)
+    assert re.search(r"holds the published polynomial at \d of \d entropies", published)
+    constant = dataclasses.replace(fits[ALL_LENGTHS], coefficients=[2.65], entropy_range=[0.5, 2.0])
+    said = report.what_was_fitted(constant, rows, 4, 64)
+    assert "too few for a curve, so one temperature was fitted: β = 2.65. More sets: --sets 256" in said
+    alone = compared_frame(accuracies, [16]).filter(seed=0)
+    assert "(one seed, so no interval)" in report.gains_of(ALL_LENGTHS, constant, alone)[0]
+    assert "share" not in printed(report.print_comparison, alone.filter(n=16)).split("accuracy: %")[0]

@@ -38,7 +38,7 @@ def epoch_of(task, epoch=0, seed=3):
 
 @pytest.mark.full
 def test_no_two_sequences_are_alike_in_training_or_tests_or_between_seeds():
-    task = Signal(length=8, features=16, sequences=200, sets=50)
+    task = Signal(length=8, features=16, sequences=200, batch=50)
     trained = [row for seed in (3, 4) for batch in epoch_of(task, seed=seed) for row in batch]
     tested = [row for seed in (3, 4) for row in rows(drawn(task, 200, seed).inputs)]
     assert len({*trained, *tested}) == len(trained + tested) == 800
@@ -81,7 +81,7 @@ def test_the_pattern_of_the_class_lies_at_one_place_and_the_rest_is_noise(length
     ("sequences", "sets", "steps", "size"), full_except([(60, 20, 3, 20), (50, 20, 2, 20), (12, 20, 1, 12)], 60)
 )
 def test_an_epoch_takes_no_sequence_twice_and_the_next_takes_another_order(sequences, sets, steps, size):
-    task = Signal(length=8, features=16, sequences=sequences, sets=sets)
+    task = Signal(length=8, features=16, sequences=sequences, batch=sets)
     assert [len(batch) for batch in epoch_of(task)] == [size] * steps
     first, second = ([row for batch in epoch_of(task, epoch) for row in batch] for epoch in range(2))
     assert len(set(first)) == steps * size

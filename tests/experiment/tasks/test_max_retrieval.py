@@ -89,7 +89,7 @@ def test_near_ties_are_the_nearest_of_their_draws(nearest_of):
 
 @pytest.mark.full
 def test_training_batches_have_one_length_within_the_range_and_are_reused_as_often_as_asked():
-    sizes = {"sets": 16, "min_items": 2, "max_items": 4}
+    sizes = {"batch": 16, "min_items": 2, "max_items": 4}
     draw = jax.jit(MaxRetrieval(**sizes, steps_per_batch=10).training_batch)
     batches = [draw(jnp.int32(0), jnp.int32(step)) for step in range(0, 400, 9)]
     assert all(len(set(batch.mask.sum(1).tolist())) == 1 for batch in batches)

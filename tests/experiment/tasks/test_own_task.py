@@ -44,13 +44,13 @@ class Reader(nnx.Module):
 class Largest(Task):
     name: ClassVar[str] = "largest"
 
-    sets: int = 8
+    batch: int = 8
 
     def build(self, normalizer, rngs):
         return Reader(rngs)
 
     def training_batch(self, seed, step):
-        return self.test_batch(jax.random.fold_in(data_key(seed), step), 8, self.sets)
+        return self.test_batch(jax.random.fold_in(data_key(seed), step), 8, self.batch)
 
     def test_batch(self, key, length, sets):
         numbers = jax.random.uniform(key, (sets, length), jnp.float32)

@@ -17,7 +17,7 @@ KINDS = [*LONGEST_PERIOD, MultiQuery]
 
 
 def made(kind, sets=64):
-    return kind(length=LENGTH, sets=sets, **({} if kind is TransformerMaxRetrieval else {"queries": QUERIES}))
+    return kind(length=LENGTH, batch=sets, **({} if kind is TransformerMaxRetrieval else {"queries": QUERIES}))
 
 
 def split(task, batch, sequence):
@@ -92,10 +92,10 @@ def test_every_kind_of_answer_and_every_item_is_targets_of(kind):
 @pytest.mark.parametrize(("kind", "largest"), [(TransformerMaxRetrieval, 1), (Sort, 1), (Copy, POSITIONS)])
 def test_places_span_their_range_at_every_length(kind, largest):
     """No place in long sequences that short ones never show."""
-    task = kind(length=64, queries=2, sets=200)
+    task = kind(length=64, queries=2, batch=200)
     short, long = [], []
     for batch in jax.tree.map(np.asarray, trained_on(task)):
-        for sequence in range(task.sets):
+        for sequence in range(task.batch):
             codes, _, _ = split(task, batch, sequence)
             (short if len(codes) < 10 else long if len(codes) > 50 else []).extend(places(kind, codes) / largest)
     for shares in (short, long):

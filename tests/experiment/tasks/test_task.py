@@ -25,10 +25,10 @@ from studies import notebook
 from studies.clrs_text.task import ClrsText
 from tests.tiers import methods, rare_except
 
-SMALL = {"length": 6, "sets": 6, "hidden": 8, "heads": 2}
+SMALL = {"length": 6, "batch": 6, "hidden": 8, "heads": 2}
 OTHERS = {
-    MaxRetrieval: {"sets": 6, "min_items": 2, "max_items": 5, "width": 8},
-    ClrsText: {"sets": 6, "algorithms": ("minimum",), "lengths": (4,), "hidden": 8, "heads": 2, "layers": 1},
+    MaxRetrieval: {"batch": 6, "min_items": 2, "max_items": 5, "width": 8},
+    ClrsText: {"batch": 6, "algorithms": ("minimum",), "lengths": (4,), "hidden": 8, "heads": 2, "layers": 1},
 }
 MADE: list[Task] = [task(**OTHERS.get(task, SMALL)) for task in map(task_class, TASKS)]
 SEED = jnp.int32(3)
@@ -59,7 +59,7 @@ def check_a_function(once, again, other, sets):
 
 
 def test_batches_are_functions_of_seed_and_step_and_test_sets_of_their_key(task):
-    check_a_function(*(training_batch(task, SEED, jnp.int32(step)) for step in (4, 4, 5)), sets=task.sets)
+    check_a_function(*(training_batch(task, SEED, jnp.int32(step)) for step in (4, 4, 5)), sets=task.batch)
     check_a_function(*(fresh_batch(task, jax.random.key(draw), 5, 4) for draw in (1, 1, 2)), sets=4)
 
 
@@ -143,7 +143,7 @@ def drawn(task):
     return draws
 
 
-RETRIEVAL = MaxRetrieval(sets=2, width=8, min_items=2)
+RETRIEVAL = MaxRetrieval(batch=2, width=8, min_items=2)
 KINDS = {
     **{task.name: task for task in MADE},
     **{priority: dataclasses.replace(RETRIEVAL, priority=priority) for priority in QUANTILES if priority != "uniform"},
@@ -159,7 +159,7 @@ def test_what_is_drawn_has_the_same_types_and_bits_whatever_x64_says(name):
 
 @pytest.mark.full
 def test_training_and_evaluation_give_the_same_numbers_whatever_x64_says():
-    config = Config(MaxRetrieval(sets=4, width=8, min_items=6, max_items=6), schedule="cosine_decay_schedule")
+    config = Config(MaxRetrieval(batch=4, width=8, min_items=6, max_items=6), schedule="cosine_decay_schedule")
 
     def trained():
         run = build_run(config)

@@ -183,8 +183,8 @@ def test_a_problem_of_one_process_stops_the_others(monkeypatch):
 @pytest.mark.full
 def test_the_formulas_of_the_costs_are_those_of_the_programs():
     """As written, before compiling. What is no matrix product grows with the width and not with its square."""
-    paper, texts = MaxRetrieval(min_items=16, max_items=16, width=1024), ClrsText(sets=1)
-    of_paper = costs.step_multiply_adds(16, paper.sets, paper.width)
+    paper, texts = MaxRetrieval(min_items=16, max_items=16, width=1024), ClrsText(batch=1)
+    of_paper = costs.step_multiply_adds(16, paper.batch, paper.width)
     for task, multiply_adds in ((paper, of_paper), (texts, costs.decoder_multiply_adds(texts))):
         parameters = jax.eval_shape(build_model(task)[1], jax.random.key(0))
         batch = jax.eval_shape(lambda task=task: task.training_batch(jnp.int32(0), jnp.int32(0)))

@@ -19,7 +19,7 @@ from softmax_jax.normalizers import registry, user_modules
 from softmax_jax.normalizers.fit_file import read_fit, signed
 
 TEXT = "canary:relu(power=2)"
-CONFIG = Config(MaxRetrieval(sets=2, min_items=2, max_items=2, width=2), steps=1)
+CONFIG = Config(MaxRetrieval(batch=2, min_items=2, max_items=2, width=2), steps=1)
 CANARY = """
 import pathlib
 pathlib.Path(__file__).with_name("sung").touch()

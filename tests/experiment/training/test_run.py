@@ -23,7 +23,7 @@ from softmax_jax.experiment.training.train import Interrupted, train
 from softmax_jax.refusal import NotFiniteError, Refusal
 
 SMALL = Config(
-    MaxRetrieval(sets=8, min_items=2, max_items=3, width=8), steps=50, seeds=2, chunk=10, chunks_per_checkpoint=2
+    MaxRetrieval(batch=8, min_items=2, max_items=3, width=8), steps=50, seeds=2, chunk=10, chunks_per_checkpoint=2
 )
 RUN = build_run(SMALL)
 
@@ -193,7 +193,7 @@ def test_a_run_starts_from_the_models_of_another_each_seed_from_its_own(uninterr
 
 @pytest.mark.full
 def test_numbers_that_only_the_new_normalizer_learns_start_as_they_always_do(tmp_path):
-    config = Config(Signal(length=6, hidden=8, heads=2, layers=1, sets=4), steps=2, chunk=2)
+    config = Config(Signal(length=6, hidden=8, heads=2, layers=1, batch=4), steps=2, chunk=2)
     run = build_run(config)
     with contextlib.closing(RunDirectory(run, tmp_path)) as directory:
         directory.finish(run.initial_state())

@@ -17,7 +17,7 @@ from softmax_jax.experiment.training.run import TrainState, build_run
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refusal import Refusal
 
-SMALL = Config(MaxRetrieval(sets=16, min_items=2, max_items=4, width=8), steps=40, seeds=2, chunk=20)
+SMALL = Config(MaxRetrieval(batch=16, min_items=2, max_items=4, width=8), steps=40, seeds=2, chunk=20)
 
 
 def all_close(a, b, **tolerance):
@@ -74,7 +74,7 @@ class Numbered(MaxRetrieval):
 
 def test_every_step_of_a_chunk_has_its_own_batch_and_key_of_the_dropout():
     """The gradient is what is seen of them, and plain descent adds it up; the first three batches are left out."""
-    task = Numbered(sets=16, min_items=2, max_items=4, width=8)
+    task = Numbered(batch=16, min_items=2, max_items=4, width=8)
     run = build_run(Config(task, seeds=2, l2=0.0, optimizer="sgd", learning_rate=1.0, first_batch=3))
     seed, parameters = jnp.int32(7), {"seen": jnp.zeros(3)}
     state = TrainState(parameters, run.optimizer.init(parameters), seed)
@@ -132,7 +132,7 @@ def test_batches_that_are_drawn_at_once_divide_the_steps_and_fit():
         at_once = trainer.batches_at_once(SMALL.task, steps)
         assert steps % at_once == 0
         assert at_once == steps or at_once * size <= trainer.DRAWN_BYTES
-    assert trainer.batches_at_once(changed(SMALL, sets=2**14, max_items=64).task, 500) == 1
+    assert trainer.batches_at_once(changed(SMALL, batch=2**14, max_items=64).task, 500) == 1
 
 
 class Whole(MaxRetrieval):
@@ -146,7 +146,7 @@ class Whole(MaxRetrieval):
 @pytest.mark.full
 def test_seeds_that_devices_cannot_share_evenly_train_as_each_alone():
     options = {"optimizer": "adamw", "optimizer_options": {"weight_decay": 0.1}, "learning_rate": 0.01}
-    config = Config(Whole(sets=4, min_items=2, max_items=2, width=4), seeds=3, l2=0.0, **options)
+    config = Config(Whole(batch=4, min_items=2, max_items=2, width=4), seeds=3, l2=0.0, **options)
     runs = map(build_run, (config, changed(config, seeds=1, first_seed=2)))
     (together, metrics), (alone, _) = (trainer.chunk_trainer(run)(run.initial_state(), 0, 4) for run in runs)
     assert metrics.loss.shape == (3,)

@@ -187,6 +187,13 @@ class Sharp(sj.Map):
     def weights(self, row):
         return jax.nn.sigmoid(row.logits) ** row.number(self.power)
 
+class Given:
+    def __init__(self, power):
+        self.power = power
+
+    def __call__(self, logits, axis=-1, where=None):
+        return logits**self.power
+
 sharp = Sharp()
 kept = sj.register("kept_in_a_module", Sharp())
 sj.register("only_registered", Sharp())
@@ -216,7 +223,8 @@ def own(tmp_path, monkeypatch, restored):
 def test_a_normalizer_of_a_module_needs_no_registration(own):
     logits, where = jnp.array([1.0, 2.0, 3.0]), jnp.array([True, False, True])
     sigmoid = jnp.where(where, jax.nn.sigmoid(logits), 0.0)
-    for name, power in ("sharp", 1), ("kept", 1), ("only_registered", 1), (" sharp() ", 1), ("sharp(power=3.0)", 3):
+    named = dict.fromkeys(("sharp", "kept", "only_registered", " sharp() ", "Sharp", "Sharp()"), 1)
+    for name, power in (named | {"sharp(power=3.0)": 3}).items():
         found = sj.normalizer(f"{own}:{name}")(logits, where=where)
         np.testing.assert_allclose(found, sigmoid**power, rtol=1e-6)
     assert registry.method_of(f"{own}:sharp")[0].learned == ("power",)
@@ -265,8 +273,8 @@ def test_a_function_is_taken_wherever_a_normalizer_is():
         ("{}_raises:sigmoid", r"_raises cannot be imported \(RuntimeError: no use .*_raises.py:2\)"),
         ("{}:shap", r"did you mean 'sharp'\? .* must hold a normalizer of that name"),
         ("{}:number", r"number is 3; it must be a map.* cannot be called so"),
-        ("{}:Sharp", r"is the class Sharp; it must be a map"),
-        ("{}:of_one", r"is the function .*; .* called as jax.nn.softmax.* it says: "),
+        ("{}:Given", r"is the class Given; it must be a map, .* power of this one lacks one"),
+        ("{}:of_one", r"is the function of_one; .* called as jax.nn.softmax.* it says: "),
         ("{}:summed", r"it gives the shape \(2,\) to logits of shape \(2, 3\)"),
         ("{}:sharp(power='a')", r"power is 'a'"),
         ("{}:sharp(pover=1.0)", r"has no number 'pover'; did you mean 'power'"),

@@ -29,7 +29,7 @@ def model(task):
 def texts(task):
     """Every text of a batch: the one in the rows, its answer, and where its tokens lie."""
     of = batch(task)
-    for copy in range(task.sets):
+    for copy in range(task.batch):
         for index in range(len(task.algorithms) * len(task.lengths)):
             there = of.text[copy] == index
             answer = of.answer[copy][(of.text_index[copy] == index) & (of.weight[copy] > 0)]
@@ -52,7 +52,7 @@ def test_a_batch_has_a_text_of_every_algorithm_and_length_in_rows(task):
             "insertion_sort": f"[{' '.join(sorted(numbers, key=float))}]\n\n",
         }
         assert answer == right[name]
-    wanted = [(name, length) for name in task.algorithms for length in task.lengths] * task.sets
+    wanted = [(name, length) for name in task.algorithms for length in task.lengths] * task.batch
     assert found == wanted
 
 

@@ -43,7 +43,7 @@ def test_a_text_in_a_row_is_read_as_if_it_were_alone(block, monkeypatch):
     monkeypatch.setattr(decoder, "BLOCK", block)  # of three, a row takes several, and padding
     width = parameters()["norm"].shape[0]
     sizes = {"hidden": width, "heads": SIZES.heads, "layers": TINY["layers"]}
-    task = ClrsText(algorithms=("minimum",), lengths=(3, 4), sets=1, tokenizer="smollm2", **sizes)
+    task = ClrsText(algorithms=("minimum",), lengths=(3, 4), batch=1, tokenizer="smollm2", **sizes)
     batch = jax.jit(task.training_batch)(jnp.int32(0), jnp.int32(0))
     reader = tuned_decoder.Reader(parameters(), SIZES, numbers_of(pretrained.REGIMES["softmax"]))
     found = np.asarray(task.scores(reader, batch, None)[0])

@@ -14,7 +14,7 @@ from softmax_jax.normalizers.registry import normalizer
 from studies.clrs_text import study
 from studies.clrs_text.task import ClrsText
 
-TASK = ClrsText(algorithms=("minimum", "insertion_sort"), lengths=(4, 6), sets=1, hidden=16, heads=2, layers=2)
+TASK = ClrsText(algorithms=("minimum", "insertion_sort"), lengths=(4, 6), batch=1, hidden=16, heads=2, layers=2)
 
 
 @functools.cache
@@ -69,7 +69,7 @@ def test_bad_options_are_refused(options, problem):
 @pytest.mark.rare
 def test_the_study_trains_tunes_and_tests_and_keeps_what_is_there(tmp_path, monkeypatch):
     preset = study.load_preset("clrs_text")
-    settings = {name: getattr(TASK, name) for name in ("algorithms", "lengths", "sets", "hidden", "heads", "layers")}
+    settings = {name: getattr(TASK, name) for name in ("algorithms", "lengths", "batch", "hidden", "heads", "layers")}
     small = changed(preset, steps=20, schedule="constant_schedule", **settings)
     monkeypatch.setattr(study, "load_preset", lambda name: small)
     monkeypatch.setattr(study, "TEST_LENGTHS", (4, 8))

@@ -98,6 +98,19 @@ def test_the_search_finds_what_a_fine_grid_in_float64_finds():
     np.testing.assert_allclose(found.entropy, entropy64(z), atol=1e-5)
 
 
+def test_masked_entries_do_not_count():
+    z = jnp.array([[1.0, 0.3, -1.0]])
+    values = jnp.broadcast_to(jnp.eye(3), (1, 3, 3))
+
+    def loss(attended):
+        return ((attended[:, :2] - jnp.array([[0.6, 0.4]])) ** 2).sum(-1)
+
+    short = search(z[:, :2], values[:, :2], loss)
+    masked = search(z.at[0, 2].set(jnp.nan), values, loss, where=jnp.array([[True, True, False]]))
+    for ours, theirs in zip(masked, short):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.full
 def test_a_known_polynomial_is_recovered(found):
     assert found.intervals is not None

@@ -6,6 +6,7 @@ import jax
 from flax import nnx
 
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.experiment.training.run import build_model
 
 SEEDS = (4, 5)
@@ -19,6 +20,6 @@ def parameters_of(task=TASK, trained_under="softmax"):
     return jax.tree.map(lambda leaf: 3 * leaf, jax.vmap(build_model(task, trained_under)[1])(keys))
 
 
-def model_of(index, task=TASK):
+def model_of(index, task: Task = TASK):
     """The model of one of `SEEDS`."""
     return nnx.merge(build_model(task)[0], jax.tree.map(lambda leaf: leaf[index], parameters_of(task)))

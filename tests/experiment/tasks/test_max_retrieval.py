@@ -89,14 +89,14 @@ def test_near_ties_are_the_nearest_of_their_draws(nearest_of):
 
 @pytest.mark.full
 def test_training_batches_have_one_length_within_the_range_and_are_reused_as_often_as_asked():
-    sizes = {"batch": 16, "min_items": 2, "max_items": 4}
-    draw = jax.jit(MaxRetrieval(**sizes, steps_per_batch=10).training_batch)
+    sizes = functools.partial(MaxRetrieval, batch=16, min_items=2, max_items=4)
+    draw = jax.jit(sizes(steps_per_batch=10).training_batch)
     batches = [draw(jnp.int32(0), jnp.int32(step)) for step in range(0, 400, 9)]
     assert all(len(set(batch.mask.sum(1).tolist())) == 1 for batch in batches)
     assert {int(batch.mask[0].sum()) for batch in batches} == {2, 3, 4}
     assert np.array_equal(batches[0].query, batches[1].query)  # steps 0, 9 and 18
     assert not np.array_equal(batches[1].query, batches[2].query)
-    hard = MaxRetrieval(**sizes, nearest_of=16).training_batch(jnp.int32(0), jnp.int32(3))
+    hard = sizes(nearest_of=16).training_batch(jnp.int32(0), jnp.int32(3))
     assert -np.diff(jax.lax.top_k(jnp.where(hard.mask, hard.items[..., 0], -1), 2)[0]).mean() < 0.1
 
 

@@ -126,7 +126,11 @@ def test_a_checkpoint_that_names_no_precision_is_float32():
 
 
 def test_an_unknown_precision_or_place_is_named():
-    for settings, words in (({"matmul": "bfloat"}, "--matmul is 'bfloat'"), ({"rounded": "input"}, "'inputs'")):
+    unknown: list[tuple[dict[str, Any], str]] = [
+        ({"matmul": "bfloat"}, "--matmul is 'bfloat'"),
+        ({"rounded": "input"}, "'inputs'"),
+    ]
+    for settings, words in unknown:
         with pytest.raises(ValueError, match=f"{words}.*did you mean|did you mean {words}"):
             MaxRetrieval(**settings)
 

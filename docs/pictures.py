@@ -221,7 +221,7 @@ def pretrained() -> Any:
 
 PICTURES: Mapping[str, Callable[[], Any]] = {
     "accuracy": lambda: causes_chart(table("paper_float32"), SWAPS, at=1024),
-    "replication": lambda: precision.published_chart(precision_table("accuracy"), precision_table("ceilings")),
+    "replication": lambda: precision.published_chart(precision_table("accuracy")),
     "reach": reach,
     "largest_weight": largest_weight,
     "refits": refits,

@@ -30,7 +30,7 @@ from softmax_jax.experiment.training.run_directory import SHIPPED
 from softmax_jax.files import write_whole
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.temperature import ALL_LENGTHS, TRAIN_LENGTHS, TemperatureFit
-from studies import ablation, critical, extremes, polynomial, precision, trained_or_swapped
+from studies import ablation, extremes, polynomial, precision, trained_or_swapped
 from studies.clrs_text import page as clrs_text
 
 DOCS = Path(__file__).parent
@@ -187,7 +187,6 @@ PICTURES: Mapping[str, Callable[[], Any]] = {
     "needle_mass": lambda: needle.mass_chart(table("needle/mass")),
     "minilm_entropy": lambda: model_page.entropy_chart(table("minilm")),
     "polynomial": lambda: polynomial.curve_chart(table("polynomial/curves")),
-    "critical": lambda: critical.rules_chart(table("critical/choices"), table("critical/accuracy")),
     "extremes": lambda: extremes.growth_chart(table("extremes/betas")),
     "clrs_text": lambda: clrs_text.gains_chart(table("clrs_text/answers")),
     "trained_or_swapped": lambda: trained_or_swapped.chart(table("trained_or_swapped/accuracy")),

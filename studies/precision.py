@@ -145,8 +145,9 @@ def cells_table(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> str:
     columns = {"items": [f"{n:,}" for n in lengths], "ceiling": [f"{means[n]:.1f}" for n in lengths]}
     columns[NO_MODEL] = [f"{without_model(n):.1f}" for n in lengths]
     for name, row in ACCURACY.items():
-        marks = dict.fromkeys(CHOSEN_BY, "†") if name == BASELINE else {}
-        columns[f"published {name}"] = [cell + marks.get(n, "") for n, cell in published_cells(row, lengths).items()]
+        chosen_by = CHOSEN_BY if name == BASELINE else ()
+        cells = published_cells(row, lengths)
+        columns[f"published {name}"] = [cell + "†" * (n in chosen_by) for n, cell in cells.items()]
         columns[f"ours, {name}"] = [
             shown if equivalent(values, row[n]) else f"**{shown}**"
             for n, values in zip(lengths, models[name].T)

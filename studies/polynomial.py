@@ -181,6 +181,15 @@ def variants(rows: Mapping[int, Rows]) -> dict[str, tuple[Mapping[int, Rows], in
     return fits | {f"degree {degree}": (rows, degree) for degree in (3, 5, 6)}
 
 
+def sensitivity_frame(rows: Mapping[str, Mapping[int, Rows]]) -> pl.DataFrame:
+    """Returns the curves of the `variants` of each model's fit."""
+    frames = []
+    for name, by_length in rows.items():
+        curves = curve_frame(fitted(variants(by_length))).rename({"model": "variant"})
+        frames.append(curves.select(pl.lit(name).alias("model"), pl.all()))
+    return pl.concat(frames)
+
+
 def coefficient_frame(fits: Mapping[str, TemperatureFit]) -> pl.DataFrame:
     """Returns the coefficients of each model by power, with their intervals."""
     rows = [
@@ -222,8 +231,7 @@ def study(arguments: Arguments) -> None:
         for name, as_tested in tested.items():
             rows[name] = measure_rows(name, as_tested, run.parameters, run.seeds, arguments.lengths, arguments.sets)
     fits = fitted({name: (by_length, DEGREE) for name, by_length in rows.items()})
-    first_fits = fitted(variants(next(iter(rows.values()))))
-    frames = {"curves": curve_frame(fits), "sensitivity": curve_frame(first_fits)}
+    frames = {"curves": curve_frame(fits), "sensitivity": sensitivity_frame(rows)}
     frames |= {"used": used_frame(rows), "coefficients": coefficient_frame(fits)}
     written = {"criteria": criteria_table(frames["curves"])}
     if recipe_rows:

@@ -122,3 +122,10 @@ def polynomials() -> Claims:
     same = at["paper, trained in float32"]
     sentence = "at 4 nats by a factor of {:.1f}, where rounding gives {:.1f}"
     yield PAGE, sentence.format(at["paper_float32"] / same, same / at["paper"])
+    cut, control = (read(f"polynomial/{file}.csv", entropy=4.0) for file in ("sensitivity", "control"))
+    falls = [
+        dict(frame.filter(model=model).select("variant", "beta").rows())
+        for model, frame in (("paper", cut), ("paper_float32", control))
+    ]
+    sentence = "β at 4 nats falls from {:.1f} to {:.1f} for `paper` and from {:.1f} to {:.1f} for `paper_float32`"
+    yield PAGE, sentence.format(*(fall[variant] for fall in falls for variant in ("as above", "β < 10")))

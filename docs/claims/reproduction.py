@@ -93,9 +93,10 @@ def remedies() -> Claims:
     products, sharp, both = (value - start for value in (exact["softmax"], rounded[BEST], exact[BEST]))
     sentence = "exact products alone add {:.1f} points, a sharper row (best constant θ) {:.1f}, both together {:.1f}"
     yield PAGE, sentence.format(products, sharp, both)
+    yield PAGE, f"Exact products add {products:.0f} points, a sharper row {sharp:.0f}, both {both:.0f}"
     split = read("factorial/split.csv", n=1024, trained="bfloat16").mean()
     mended = [split[name].item() + split["either"].item() for name in ("rounding", "sharpness")]
-    yield PAGE, f"exact products mend {mended[0]:.1f} % of the sets and break {mended[0] - products:.1f}"
+    yield PAGE, f"exact products mend {mended[0]:.1f} % and break {mended[0] - products:.1f}"
     yield PAGE, f"a sharper row mends {mended[1]:.1f} and breaks {mended[1] - sharp:.1f}"
     losses = (
         read("frontier/losses.csv", n=1024, trained="softmax").group_by("group", "recipe").agg(pl.mean("dispersion"))

@@ -25,7 +25,7 @@ product to bfloat16 unless told otherwise, so this recipe does. It was chosen fr
 
 λ is 0.0001 here. `constant` is --schedule constant_schedule, `λ·Σw²` is --l2 0.0001, `AdamW` is --l2 0 --optimizer
 adamw --optimizer-options weight_decay 0.001, `none` is --l2 0, `dense` is --rounded dense. The two finalists were
-trained with ten seeds. docs/precision_study.md holds the result against the other 17 cells.
+trained with ten seeds. docs/reproduction.md holds the result against the other 17 cells.
 """
 
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval

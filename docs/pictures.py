@@ -25,12 +25,12 @@ from softmax_jax.experiment.measures.significance import over_seeds
 from softmax_jax.experiment.measures.table import BASELINE
 from softmax_jax.experiment.report import charts, model_page, shootout, temperature
 from softmax_jax.experiment.report.chart_files import specification, svg
-from softmax_jax.experiment.report.charts import BY_CAUSE, GREY, palette
+from softmax_jax.experiment.report.charts import GREY, palette
 from softmax_jax.experiment.training.run_directory import SHIPPED
 from softmax_jax.files import write_whole
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.temperature import ALL_LENGTHS, TRAIN_LENGTHS, TemperatureFit
-from studies import ablation, critical, extremes, polynomial, precision, trained_or_swapped
+from studies import ablation, extremes, polynomial, precision, trained_or_swapped
 from studies.clrs_text import page as clrs_text
 
 DOCS = Path(__file__).parent
@@ -88,42 +88,6 @@ def labelled(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(label=pl.col("normalizer").replace(LABELS))
 
 
-def causes_chart(frame: pl.DataFrame, names: Sequence[str], at: int) -> charts.Chart:
-    """Accuracy under these normalizers, before areas of what softmax loses: to dispersion, and even under hardmax.
-
-    Hardmax gives all weight to the largest logit, so what it loses is lost to the key, or to the value. The title is
-    about sets of `at` items.
-    """
-    measured = over_seeds(frame, ["normalizer", "n"], "accuracy", 0.0, 100.0)
-    x, y = charts.length_axis(sorted(set(measured["n"]))), charts.percent_axis("accuracy (% of sets)")
-    wide = measured.pivot("normalizer", index="n", values="value")
-    wide = wide.select("n", "softmax", hardmax=pl.max_horizontal("softmax", "hardmax"), all=pl.lit(100.0))
-    areas = [
-        alt.Chart(charts.data(wide))
-        .mark_area(color=BY_CAUSE[cause], opacity=opacity)
-        .encode(x=x, y=charts.renamed(y, f"{low}:Q"), y2=high)
-        for cause, low, high, opacity in (("dispersion", "softmax", "hardmax", 0.25), ("key", "hardmax", "all", 0.55))
-    ]
-    _, softmax, hardmax, _ = wide.row(by_predicate=pl.col("n") == at)
-    dispersion = "lost to dispersion:\nthe weight is spread\nover other items"
-    key = "lost to the key:\nanother logit\nis largest"
-    notes = [
-        {"n": at / 16, "value": 40, "to": at, "middle": (softmax + hardmax) / 2, "text": dispersion},
-        {"n": max(wide["n"]), "value": 99, "text": key},
-    ]
-    note = alt.Chart(alt.Data(values=notes)).encode(x=x, y=y)
-    texts = note.mark_text(align={"expr": "datum.to ? 'left' : 'right'"}, baseline="top", lineBreak="\n")
-    joint = note.mark_rule(color=GREY, yOffset=-2).encode(x2="to", y2="middle")
-    title = charts.chart_title(
-        f"Dispersion costs softmax {hardmax - softmax:.1f} points at {at:,} items, the key {100 - hardmax:.1f}",
-        "float32, trained under softmax on at most 16 items;",
-        f"only the normalizer changes in the test; {BAND}",
-    )
-    drawn = labelled(measured.filter(pl.col("normalizer").is_in(names)))
-    under = [*areas, joint, texts.encode(text="text:N")]
-    return charts.named_lines(drawn, x, y, title, text="label", under=under, width=WIDTH, height=300)
-
-
 def reach() -> charts.Chart:
     """Three recipes, as far as 65,536 items: a line for each run and normalizer."""
     measured = pl.concat(
@@ -173,11 +137,6 @@ def refits() -> charts.Chart:
     return alt.vconcat(*panels).properties(title=title)
 
 
-def precision_table(name: str) -> pl.DataFrame:
-    """Returns a table of the study of precision."""
-    return table(f"precision_study/{name}")
-
-
 @functools.cache
 def look_of(name: str) -> tuple[list[float], Sequence[float]]:
     """Returns the weights of ten logits, and the weight of one logit by length."""
@@ -220,8 +179,7 @@ def pretrained() -> Any:
 
 
 PICTURES: Mapping[str, Callable[[], Any]] = {
-    "accuracy": lambda: causes_chart(table("paper_float32"), SWAPS, at=1024),
-    "replication": lambda: precision.published_chart(precision_table("accuracy"), precision_table("ceilings")),
+    "replication": lambda: precision.published_chart(table("precision_study/accuracy")),
     "reach": reach,
     "largest_weight": largest_weight,
     "refits": refits,
@@ -229,12 +187,10 @@ PICTURES: Mapping[str, Callable[[], Any]] = {
     "needle_mass": lambda: needle.mass_chart(table("needle/mass")),
     "minilm_entropy": lambda: model_page.entropy_chart(table("minilm")),
     "polynomial": lambda: polynomial.curve_chart(table("polynomial/curves")),
-    "critical": lambda: critical.rules_chart(table("critical/choices"), table("critical/accuracy")),
     "extremes": lambda: extremes.growth_chart(table("extremes/betas")),
     "clrs_text": lambda: clrs_text.gains_chart(table("clrs_text/answers")),
     "trained_or_swapped": lambda: trained_or_swapped.chart(table("trained_or_swapped/accuracy")),
     "pretrained": pretrained,
-    "precision_steps": lambda: precision.steps_chart(precision_table("recipes"), precision_table("recipe_ceilings")),
     "frontier_losses": lambda: ablation.losses_chart(table("frontier/losses").filter(pl.col("recipe").is_in(RECIPES))),
     "frontier_pairs_4096": lambda: ablation.pairs_chart(table("frontier/accuracy"), 4096),
     **{f"normalizers/{name}": functools.partial(of_normalizer, name) for name in METHODS},

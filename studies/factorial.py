@@ -33,7 +33,7 @@ row only, by each of the two, by both together only, or by none of this."""
 class Arguments(RunOptions):
     """Options of the command line."""
 
-    tables: ClassVar[tuple[str, ...]] = ("factorial", "split")
+    tables: ClassVar[tuple[str, ...]] = ("factorial",)
 
     checkpoints: tuple[Path, ...] = (SHIPPED / "paper", Path("runs") / "paper_trained_in_float32")
     """Directories of runs of max retrieval, named in the tables by the precision of their training."""
@@ -117,20 +117,10 @@ def factorial_table(accuracies: pl.DataFrame) -> str:
     return tables.markdown_table([f"trained ({ON_PAGE:,} items)", "tested", *SHOWN], rows)
 
 
-def split_table(splits: pl.DataFrame) -> str:
-    """Returns the shares of sets with their intervals, by precision of training, at one length."""
-    rows = [
-        [str(trained), *(with_interval(run_splits[name].to_list()) for name in SHARES)]
-        for (trained,), run_splits in splits.filter(n=ON_PAGE).group_by("trained", maintain_order=True)
-    ]
-    heads = ["right", "exact products only", "sharper row only", "either", "only both", "neither"]
-    return tables.markdown_table([f"trained ({ON_PAGE:,} items)", *heads], rows)
-
-
 def study(arguments: Arguments) -> None:
     """Measures and writes."""
     accuracies, splits = measured(arguments)
-    written = {"factorial": factorial_table(accuracies), "split": split_table(splits)}
+    written = {"factorial": factorial_table(accuracies)}
     arguments.write("factorial", {"accuracy": accuracies, "split": splits}, {}, written)
 
 

@@ -24,6 +24,7 @@ from softmax_jax.experiment.commands.parse import UnlessGiven
 from softmax_jax.experiment.measures.one_set import attended
 from softmax_jax.experiment.measures.over_sets import models_of, on_every_set, set_by_set
 from softmax_jax.experiment.measures.refit import beta_of_true_item
+from softmax_jax.experiment.measures.runs import FITS
 from softmax_jax.experiment.measures.sets import Draw, key_of, set_keys
 from softmax_jax.experiment.report import charts, tables
 from softmax_jax.experiment.report.charts import palette
@@ -32,7 +33,7 @@ from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.tasks.rounded_products import FLOAT32
 from softmax_jax.experiment.training.progress import with_progress
 from softmax_jax.experiment.training.run import Parameters
-from softmax_jax.experiment.training.run_directory import load_checkpoint
+from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
@@ -44,9 +45,10 @@ PUBLISHED = "published"
 DEGREE = 4
 CUTS = (20.0, 10.0)
 """Inverse temperatures above which a row is left out, to see how much hangs on such."""
+TESTED = ", tested in float32"
 DRAWN = ("paper", "paper, tested in float32", "paper, trained in float32", "paper_float32")
-ON_PAGE = (1.0, 2.0, 3.0, 4.0)
-"""Entropies in nats of the table; the files have all."""
+NEAR = (1.0, 1.5, 2.0, 2.5)
+"""Entropies in nats that the rows of all models reach, at which curves are compared with the published one."""
 NAMED, TITLE_AT = (PUBLISHED, "paper", "paper_float32"), 3.0
 """The curves and the entropy in nats that the title of the chart is about."""
 
@@ -55,7 +57,7 @@ NAMED, TITLE_AT = (PUBLISHED, "paper", "paper_float32"), 3.0
 class Arguments(RunOptions):
     """Options of the command line."""
 
-    tables: ClassVar[tuple[str, ...]] = ("curves",)
+    tables: ClassVar[tuple[str, ...]] = ("criteria",)
 
     checkpoints: tuple[Path, ...] = CHECKPOINTS
     """Directories of runs of max retrieval. What was trained with rounded products is tested in float32 as well."""
@@ -125,16 +127,30 @@ def fitted(rows: Mapping[str, tuple[Mapping[int, Rows], int]]) -> dict[str, Temp
     return fits
 
 
-def curves_table(frame: pl.DataFrame) -> str:
-    """Returns β of each model at each entropy with its band, in bold where the band holds the published curve."""
-    rows = [[PUBLISHED, *(f"{PUBLISHED_AT[h]:.2f}" for h in ON_PAGE)]]
-    for (name,), model_rows in frame.group_by("model", maintain_order=True):
-        cells = {h: f"{beta:.2f}" for _, h, beta, *_ in model_rows.rows()}
-        for _, h, beta, low, high in model_rows.drop_nulls().rows():
-            shown = f"**{beta:.2f}**" if holds(h, low, high) else f"{beta:.2f}"
-            cells[h] = f"{shown} ({low:.2f} … {high:.2f})"
-        rows.append([str(name), *(cells.get(h, "–") for h in ON_PAGE)])
-    return tables.markdown_table(["H (nats)", *(f"{h:g}" for h in ON_PAGE)], rows)
+def criteria_table(frame: pl.DataFrame) -> str:
+    """Returns how far each model's refit lies from the published curve, by the criterion of the refit.
+
+    Root mean square difference in β over `NEAR`, and at how many of these entropies the band holds the published β,
+    for models that are tested in the precision of their training. By loss the fits are those that were shipped beside
+    the models; by the true item they are the rows of `frame`.
+    """
+    rows = []
+    shown = frame.filter(~pl.col("model").str.ends_with(TESTED))
+    for (name,), by_target in shown.group_by("model", maintain_order=True):
+        file = SHIPPED / str(name) / FITS[temperature.ALL_LENGTHS]
+        by_loss = curve_frame({"loss": TemperatureFit.load(file)} if file.exists() else {})
+        rows.append([str(name), nearness(by_target), nearness(by_loss)])
+    return tables.markdown_table(["model", "by the true item", "by loss"], rows)
+
+
+def nearness(curve: pl.DataFrame) -> str:
+    """Says how far a curve lies from the published one over `NEAR`, and at how many of them its band holds it."""
+    near = curve.filter(pl.col("entropy").is_in(NEAR)).select("entropy", "beta", "low", "high").rows()
+    if not near:
+        return "–"
+    apart = np.sqrt(np.mean([(beta - PUBLISHED_AT[h]) ** 2 for h, beta, *_ in near]))
+    held = sum(holds(h, low, high) for h, _, low, high in near if low is not None)
+    return f"{apart:.2f} ({held} of {len(near)})"
 
 
 def used_frame(rows: Mapping[str, Mapping[int, Rows]]) -> pl.DataFrame:
@@ -163,6 +179,15 @@ def variants(rows: Mapping[int, Rows]) -> dict[str, tuple[Mapping[int, Rows], in
     )
     fits["from 64 items"] = {n: length_rows for n, length_rows in rows.items() if n >= 64}, DEGREE
     return fits | {f"degree {degree}": (rows, degree) for degree in (3, 5, 6)}
+
+
+def sensitivity_frame(rows: Mapping[str, Mapping[int, Rows]]) -> pl.DataFrame:
+    """Returns the curves of the `variants` of each model's fit."""
+    frames = []
+    for name, by_length in rows.items():
+        curves = curve_frame(fitted(variants(by_length))).rename({"model": "variant"})
+        frames.append(curves.select(pl.lit(name).alias("model"), pl.all()))
+    return pl.concat(frames)
 
 
 def coefficient_frame(fits: Mapping[str, TemperatureFit]) -> pl.DataFrame:
@@ -202,14 +227,13 @@ def study(arguments: Arguments) -> None:
     for run in runs:
         tested = {run.name: run.task}
         if run.task.matmul != FLOAT32:
-            tested[f"{run.name}, tested in float32"] = dataclasses.replace(run.task, matmul=FLOAT32)
+            tested[run.name + TESTED] = dataclasses.replace(run.task, matmul=FLOAT32)
         for name, as_tested in tested.items():
             rows[name] = measure_rows(name, as_tested, run.parameters, run.seeds, arguments.lengths, arguments.sets)
     fits = fitted({name: (by_length, DEGREE) for name, by_length in rows.items()})
-    first_fits = fitted(variants(next(iter(rows.values()))))
-    frames = {"curves": curve_frame(fits), "sensitivity": curve_frame(first_fits)}
+    frames = {"curves": curve_frame(fits), "sensitivity": sensitivity_frame(rows)}
     frames |= {"used": used_frame(rows), "coefficients": coefficient_frame(fits)}
-    written = {"curves": curves_table(frames["curves"])}
+    written = {"criteria": criteria_table(frames["curves"])}
     if recipe_rows:
         frames["recipes_used"] = used_frame(recipe_rows)
         frames["recipes"] = curve_frame(fitted({name: (by_length, DEGREE) for name, by_length in recipe_rows.items()}))

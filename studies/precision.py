@@ -9,34 +9,27 @@
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import altair as alt
 import numpy as np
 import polars as pl
-from scipy.optimize import least_squares
+from jaxtyping import Float
 
 from softmax_jax.experiment.commands.parse import UnlessGiven
+from softmax_jax.experiment.measures.agreement import MARGIN, Agreement, Rows, with_nulls
+from softmax_jax.experiment.measures.ceiling import accuracy_of_ties, significant_bits
 from softmax_jax.experiment.measures.evaluation import evaluate
 from softmax_jax.experiment.measures.frames import read_csv
 from softmax_jax.experiment.measures.references import REFERENCES
-from softmax_jax.experiment.measures.significance import over_seeds
-from softmax_jax.experiment.measures.summary import summarize
+from softmax_jax.experiment.measures.significance import corrected, half_width, over_seeds, paired_p_value
 from softmax_jax.experiment.measures.table import BASELINE, KEYS
 from softmax_jax.experiment.report import charts, tables
-from softmax_jax.experiment.report.accuracy import (
-    ACCURACY,
-    LENGTHS,
-    MARGIN,
-    UNCONFIRMED,
-    compare,
-    mean_gain,
-    published_cells,
-    verdict,
-)
-from softmax_jax.experiment.report.charts import palette
+from softmax_jax.experiment.report.accuracy import ACCURACY, LENGTHS, published_cells
+from softmax_jax.experiment.report.charts import GREY, palette
+from softmax_jax.experiment.report.tables import number_or_dash, with_interval
 from softmax_jax.experiment.tasks import rounded_products as products
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.run_directory import SHIPPED
@@ -50,7 +43,9 @@ from studies.recipes import BASE, PRECISION
 NORMALIZERS = ("softmax", "adaptive", "ssmax", "hardmax")
 CHOSEN_BY = (16, 64, 256, 1024, 4096)
 """Lengths whose published accuracies under softmax chose the recipe of `paper`, on sets of another key."""
-GAIN = ("gain", "gain_interval", "p_value", "p_max_t", "detectable")
+PUBLISHED_P = {16: 0.4, 64: 0.002, 256: 2e-4, 1024: 1e-4, 4096: 0.02, 16384: 4e-3}
+"""Published p of the paired t-test over ten seeds, second-hand like the accuracies."""
+ROUNDED, NO_MODEL = "bfloat16", "no model"
 RECIPE = ["precision", "rounded", "rate"]
 
 
@@ -58,7 +53,7 @@ RECIPE = ["precision", "rounded", "rate"]
 class Arguments(RunOptions):
     """Options of the command line."""
 
-    tables: ClassVar[tuple[str, ...]] = ("cells",)
+    tables: ClassVar[tuple[str, ...]] = ("cells", "nulls", "gains")
 
     recipes: UnlessGiven[Path | None] = None
     """Directory that `python -m studies.ablation --groups precision` wrote, to write its data and chart as well."""
@@ -68,6 +63,17 @@ class Arguments(RunOptions):
     """Items per set to test them at."""
     sets: int = 2048
     """Sets per seed and length."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not published_lengths(self.lengths):
+            raise Refusal(f"--lengths is {self.lengths}: one must be among the published, {LENGTHS}")
+
+
+def published_lengths(lengths: Iterable[int]) -> list[int]:
+    """Returns those of these lengths at which accuracies are published, in order."""
+    measured = set(lengths)
+    return [n for n in LENGTHS if n in measured]
 
 
 def accuracies(run: Loaded, lengths: Sequence[int], sets: int) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -119,64 +125,97 @@ def read_recipes(directory: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     return frame, ceilings(MaxRetrieval(), precisions, seeds=seeds, **evaluation)
 
 
-def without_model() -> dict[int, float]:
-    """Returns a curve of two numbers through the five cells that chose the recipe, from 100 % down to chance.
-
-    accuracy(n) = 10 + 90 / (1 + (n / n₀)ᵏ), by least squares: what agreement is worth that needs no model.
-    """
-
-    def curve(numbers: np.ndarray, n: Sequence[int]) -> np.ndarray:
-        return 10 + 90 / (1 + (np.asarray(n) / np.exp(numbers[0])) ** numbers[1])
-
-    published = [ACCURACY[BASELINE][n] for n in CHOSEN_BY]
-    fit = least_squares(lambda numbers: curve(numbers, CHOSEN_BY) - published, (7.0, 1.0))
-    return dict(zip(LENGTHS, curve(fit.x, LENGTHS).tolist()))
-
-
-def say_curve() -> str:
-    """Returns in words in how many of the cells that chose nothing this curve agrees, put into both rows."""
-    curve = without_model()
-    cells = [(name, n) for name in ACCURACY for n in LENGTHS if name != BASELINE or n not in CHOSEN_BY]
-    agree = {cell: abs(curve[cell[1]] - ACCURACY[cell[0]][cell[1]]) < MARGIN for cell in cells}
-    sourced = [agrees for (_, n), agrees in agree.items() if n not in UNCONFIRMED]
-    return (
-        f"A curve of two numbers through the five cells that chose the recipe, put into both rows, agrees in "
-        f"{sum(agree.values())} of the other {len(cells)}; in {sum(sourced)} of the {len(sourced)} with a source."
-    )
+def models_of_all_runs(accuracy: pl.DataFrame) -> tuple[list[int], dict[str, Rows]]:
+    """Returns the published lengths, and by normalizer the accuracies of all runs: a row a seed, a column a length."""
+    lengths = published_lengths(accuracy["n"])
+    ordered = accuracy.filter(pl.col("n").is_in(lengths)).sort("n", "run", "seed")
+    shape = (len(lengths), -1)
+    by_name = {name: ordered.filter(normalizer=name)["accuracy"].to_numpy().reshape(shape).T for name in NORMALIZERS}
+    return lengths, by_name
 
 
 def cells_table(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> str:
-    """Returns both published rows beside those of each run, with the ceiling of the first; and the verdicts.
+    """Returns both published rows beside those of all models, the ceiling, and the reference without a model.
 
-    A cell that chose the recipe is marked †, one without a source *; ours is bold where it does not agree.
+    A cell that chose the recipe is marked †, one without a source *; ours is bold where its 90 % interval over seeds
+    leaves `MARGIN` points around the published number.
     """
-    runs = accuracy["run"].unique(maintain_order=True).to_list()
-    means = ceiling.filter(run=runs[0]).group_by("n").agg(pl.mean("ceiling"))
-    rows = {n: [f"{n:,}", f"{mean:.1f}"] for n, mean in means.sort("n").rows()}
+    lengths, models = models_of_all_runs(accuracy)
+    means = dict(ceiling.group_by("n").agg(pl.mean("ceiling")).rows())
+    columns = {"items": [f"{n:,}" for n in lengths], "ceiling": [f"{means[n]:.1f}" for n in lengths]}
+    columns[NO_MODEL] = [f"{without_model(n):.1f}" for n in lengths]
     for name, row in ACCURACY.items():
-        for n, cell in published_cells(row, list(rows)).items():
-            rows[n].append(cell + ("†" if name == BASELINE and n in CHOSEN_BY else ""))
-    verdicts, columns = [], ["items", "ceiling", *(f"published {name}" for name in ACCURACY)]
-    for run in runs:
-        run_accuracy = accuracy.filter(run=run).drop("run")
-        summary = summarize(run_accuracy.sort("n", maintain_order=True))
-        compared = {name: compare(summary.filter(normalizer=name), row) for name, row in ACCURACY.items()}
-        for name, cells in compared.items():
-            columns.append(f"{run}, {name}")
-            for mean, cell in zip(summary.filter(normalizer=name)["accuracy"], cells):
-                shown = f"{mean:.1f} ± {cell.interval:.1f}"
-                rows[cell.n].append(shown if cell.agrees else f"**{shown}**")
-        verdicts.append(f"{run}: {verdict(compared)}. {mean_gain(run_accuracy, LENGTHS)}.")
-    return "\n\n".join([tables.markdown_table(columns, rows.values()), *verdicts, say_curve()])
+        chosen_by = CHOSEN_BY if name == BASELINE else ()
+        cells = published_cells(row, lengths)
+        columns[f"published {name}"] = [cell + "†" * (n in chosen_by) for n, cell in cells.items()]
+        columns[f"ours, {name}"] = [
+            shown if equivalent(values, row[n]) else f"**{shown}**"
+            for n, values in zip(lengths, models[name].T)
+            for shown in [with_interval(values.tolist())]
+        ]
+    return tables.markdown_table(list(columns), zip(*columns.values()))
+
+
+def without_model(n: int) -> float:
+    """Returns the accuracy of one of the items that tie after rounding to `ROUNDED`, in percent."""
+    return accuracy_of_ties(significant_bits(ROUNDED), n)
+
+
+def equivalent(accuracies: Float[np.ndarray, " seeds"], published: float) -> bool:
+    """Says whether the 90 % interval of the mean over seeds lies within `MARGIN` of the published accuracy."""
+    half = half_width(accuracies.tolist(), level=0.9) or 0.0
+    return bool(abs(accuracies.mean() - published) + half < MARGIN)
+
+
+def nulls_table(accuracy: pl.DataFrame) -> str:
+    """Returns how near the models lie to the published rows, and how near rows lie that replicate nothing."""
+    lengths, models = models_of_all_runs(accuracy)
+    baseline, method = ([row[n] for n in lengths] for row in ACCURACY.values())
+    rows = [
+        [name, f"{row.baseline:.2f}", f"{row.method:.2f}", shown_gain(row), f"{row.equivalent} of {row.cells}"]
+        for name, row in with_nulls(models, lengths, (baseline, method)).items()
+    ]
+    heads = ["distance, softmax", "distance, adaptive", "mean gain", f"cells within {MARGIN}"]
+    return tables.markdown_table(["", *heads], rows)
+
+
+def shown_gain(row: Agreement) -> str:
+    """Returns the mean gain with its interval, which one row without seeds lacks."""
+    return f"{row.gain:+.2f}" + (f" ± {row.gain_interval:.2f}" if row.seeds > 1 else "")
+
+
+def gains_table(gained: pl.DataFrame) -> str:
+    """Returns what the adaptive temperature gains by length, with p by the paired t-test beside the published p."""
+    adaptive = gained.filter(normalizer="adaptive").select("n", "gain", "gain_interval", "p_single", "p_value")
+    rows = [
+        [
+            f"{n:,}",
+            f"{gain:+.2f} ± {number_or_dash(half, '.2f')}",
+            *(number_or_dash(p, ".1g") for p in p_values),
+            f"{PUBLISHED_P[n]:g}" if n in PUBLISHED_P else "",
+        ]
+        for n, gain, half, *p_values in adaptive.rows()
+    ]
+    return tables.markdown_table(["items", "gain (points)", "p", f"p (Holm, {len(rows)} lengths)", "published p"], rows)
 
 
 def gains(accuracy: pl.DataFrame) -> pl.DataFrame:
-    """Returns what each normalizer gains over softmax, with its interval and its tests, by run and length."""
-    summaries = [
-        summarize(run_accuracy.drop("run")).select(pl.lit(run).alias("run"), "normalizer", "n", *GAIN)
-        for (run,), run_accuracy in accuracy.group_by("run", maintain_order=True)
-    ]
-    return pl.concat(summaries).filter(pl.col("normalizer") != BASELINE)
+    """Returns what each normalizer gains over softmax by length, with its interval and its tests, over all models.
+
+    `p_single` is of each test by itself, `p_value` corrected by Holm for the lengths of a normalizer.
+    """
+    lengths, models = models_of_all_runs(accuracy)
+    rows = []
+    for name in NORMALIZERS[1:]:
+        differences = (models[name] - models[BASELINE]).T
+        single = [
+            paired_p_value(ours.tolist(), base.tolist()) for ours, base in zip(models[name].T, models[BASELINE].T)
+        ]
+        rows += [
+            (name, n, float(gain.mean()), half_width(gain.tolist()), *p_values)
+            for n, gain, *p_values in zip(lengths, differences, single, corrected(single))
+        ]
+    return pl.DataFrame(rows, ["normalizer", "n", "gain", "gain_interval", "p_single", "p_value"], orient="row")
 
 
 def with_best(recipes: pl.DataFrame) -> pl.DataFrame:
@@ -189,29 +228,45 @@ def with_best(recipes: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([recipes.filter(pl.col("normalizer").is_in(["softmax", "adaptive"])), named])
 
 
-def published_chart(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> charts.Chart:
-    """Draws both published rows as crosses, those of the first run with bands, and the ceiling in grey, by items."""
-    first = accuracy["run"][0]
-    accuracy, ceiling = (frame.filter(run=first).drop("run") for frame in (accuracy, ceiling))
-    top = ceiling.select("n", "seed", normalizer=pl.lit("ceiling of rounding"), accuracy="ceiling")
-    ours = accuracy.filter(pl.col("normalizer").is_in(ACCURACY.keys())).select(top.columns)
-    drawn = over_seeds(pl.concat([ours, top]), ["normalizer", "n"], "accuracy")
+def published_chart(accuracy: pl.DataFrame) -> charts.Chart:
+    """Draws both published rows as crosses, those of all models with bands, and the reference without a model.
+
+    Below, how far each lies above the published row that it is compared with.
+    """
+    lengths = published_lengths(accuracy["n"])
+    shown = accuracy.filter(pl.col("normalizer").is_in(ACCURACY.keys()), pl.col("n").is_in(lengths))
+    ours, ties = over_seeds(shown, ["normalizer", "n"], "accuracy"), list(map(without_model, lengths))
+    reference = pl.DataFrame({"normalizer": NO_MODEL, "n": lengths, "value": ties, "low": ties, "high": ties})
+    drawn = pl.concat([ours, reference.select(ours.columns)])
     rows = [(name, *cell) for name, row in ACCURACY.items() for cell in row.items()]
-    published = pl.DataFrame(rows, ["normalizer", "n", "value"], orient="row")
-    x, y = charts.length_axis(sorted(set(ours["n"]))), charts.percent_axis("accuracy (% of sets)")
-    colours = palette(ACCURACY) | {"ceiling of rounding": charts.GREY}
-    colour = charts.colour_by("normalizer", colours, legend=False)
-    crosses = alt.Chart(charts.data(published)).mark_point(shape="M-1,-1L1,1M-1,1L1,-1", size=90, opacity=1)
-    summary = summarize(accuracy.sort("n", maintain_order=True))
-    cells = [cell for name, row in ACCURACY.items() for cell in compare(summary.filter(normalizer=name), row)]
-    title = charts.chart_title(
-        f"Products rounded to {ceiling['precision'][0]} give {sum(cell.agrees for cell in cells)} of "
-        f"{len(cells)} published accuracies",
-        "crosses: published (arXiv 2410.01104, Table 1, second-hand);",
-        f"lines: ours, {charts.mean_of(accuracy['seed'].n_unique(), ', 95 % band')}",
+    published = pl.DataFrame(rows, ["normalizer", "n", "published"], orient="row")
+    compared = pl.col("normalizer").replace({NO_MODEL: "adaptive"})
+    apart = drawn.with_columns(compared=compared).join(
+        published, left_on=["compared", "n"], right_on=["normalizer", "n"]
     )
-    options: dict[str, Any] = {"colours": colours, "under": [crosses.encode(x=x, y=y, color=colour)], "point": False}
-    return charts.named_lines(drawn, x, y, title, **options, width=300, height=300)
+    apart = apart.select("normalizer", "n", *(pl.col(end) - pl.col("published") for end in ("value", "low", "high")))
+    colours = palette(ACCURACY) | {NO_MODEL: GREY}
+    colour = charts.colour_by("normalizer", colours, legend=False)
+    dash = charts.dash_by("normalizer", {name: [2, 3] if name == NO_MODEL else [1, 0] for name in colours})
+    x, y = charts.length_axis(lengths), charts.percent_axis("accuracy (% of sets)")
+    marks = alt.Chart(charts.data(published)).mark_point(
+        shape="M-1,-1L1,1M-1,1L1,-1", size=110, strokeWidth=2, opacity=1
+    )
+    crosses = marks.encode(x=x, y=charts.renamed(y, "published:Q"), color=colour)
+    options: dict[str, Any] = {"colours": colours, "dash": dash, "point": False, "width": 300}
+    upper = charts.named_lines(drawn, x, y, charts.panel_title(""), under=[crosses], height=230, **options)
+    points = alt.Y("value:Q", title="ours less published", scale=alt.Scale(domain=[-2, 3]))
+    within = alt.Chart(alt.Data(values=[{"low": -MARGIN, "high": MARGIN}])).mark_rect(color=GREY, opacity=0.2)
+    within = within.encode(y=charts.renamed(points, "low:Q"), y2="high:Q")
+    panel = charts.panel_title(f"points above the published row (grey: ± {MARGIN})")
+    lower = charts.named_lines(apart, x, points, panel, under=[within], height=120, **options)
+    most = ours.join(published, on=["normalizer", "n"]).select((pl.col("value") - pl.col("published")).abs().max())
+    title = charts.chart_title(
+        f"Rounded to {ROUNDED}, {accuracy['seed'].n_unique()} models lie within {most.item():.1f} points of the paper",
+        "crosses: published, second-hand; bands: our models, mean and 95 % over seeds;",
+        "dotted: no model, one of the items that tie after rounding, at random",
+    )
+    return alt.vconcat(upper, lower).properties(title=title)
 
 
 def steps_chart(recipes: pl.DataFrame, ceilings: pl.DataFrame) -> charts.Chart:
@@ -260,8 +315,9 @@ def study(arguments: Arguments) -> None:
         for frames in zip(*run_frames)
     )
     frames = {"accuracy": accuracy, "ceilings": ceiling, "gains": gains(accuracy)}
-    drawn = {"published": published_chart(accuracy, ceiling)}
-    written = {"cells": cells_table(accuracy, ceiling)}
+    drawn = {"published": published_chart(accuracy)}
+    written = {"cells": cells_table(accuracy, ceiling), "nulls": nulls_table(accuracy)}
+    written["gains"] = gains_table(frames["gains"])
     if recipes:
         frames |= dict(zip(("recipes", "recipe_ceilings"), recipes))
         drawn["steps"] = steps_chart(*recipes)

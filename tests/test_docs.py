@@ -119,7 +119,7 @@ def test_a_notebook_for_jupyter_has_the_same_cells(notebook: str):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["idea.md", "any_model.md"])
+@pytest.mark.parametrize("name", ["sharpness.md", "any_model.md"])
 def test_the_examples_of_a_page_print_what_it_says(name: str):
     blocks = re.findall(r"```pycon\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
     assert blocks
@@ -171,14 +171,6 @@ def test_the_page_on_any_model_has_the_numbers_of_its_data():
     found = [means.filter(normalizer=name, n=n) for n in (64, 512) for name in ("softmax", "s by head")]
     cells = [cell["accuracy"].item() for cell in found]
     assert "from {:.1f} to {:.1f} % at 64 tokens, from {:.1f} to {:.1f} at 512".format(*cells) in page
-
-
-def test_the_idea_says_what_hardmax_answers():
-    page = (DOCS / "idea.md").read_text()
-    hardmax = pl.read_csv(DOCS / "data" / "paper_float32.csv").filter(normalizer="hardmax")
-    means = hardmax.group_by("n").agg(pl.mean("accuracy"))
-    first, last = (means.filter(n=n)["accuracy"].item() for n in (16, 16384))
-    assert f"{first:.1f} % of the answers among 16 items and {last:.1f} % among 16,384" in " ".join(page.split())
 
 
 def test_the_page_on_algorithms_has_the_gains_of_smollm2():

@@ -30,34 +30,29 @@ def of_critical() -> list[pl.DataFrame]:
 
 def of_frontier() -> Iterator[str]:
     yield ablation.losses_table(table("frontier/losses"))
-    _, betas, accuracy = of_critical()
-    yield critical.rules_table(critical.rules_frame(betas, accuracy))
 
 
 def betas_of_extremes() -> pl.DataFrame:
     return pl.read_csv(DOCS / "data" / "extremes" / "betas.csv", schema=extremes.COLUMNS)
 
 
-def of_extremes() -> Iterator[str]:
+def of_sharpness() -> Iterator[str]:
+    _, betas, accuracy = of_critical()
+    yield critical.rules_table(critical.rules_frame(betas, accuracy))
     yield extremes.growth_table(extremes.growth_frame(betas_of_extremes(), 256))
 
 
-def of_precision() -> Iterator[str]:
+def of_reproduction() -> Iterator[str]:
     accuracy, ceilings = (table(f"precision_study/{name}") for name in ("accuracy", "ceilings"))
     yield precision.cells_table(accuracy, ceilings)
-
-
-def of_factorial() -> Iterator[str]:
+    yield precision.nulls_table(accuracy)
+    yield precision.gains_table(precision.gains(accuracy))
     yield factorial.factorial_table(table("factorial/accuracy"))
-    yield factorial.split_table(table("factorial/split"))
+    yield polynomial.criteria_table(table("polynomial/curves"))
 
 
 def of_swapped() -> Iterator[str]:
     yield trained_or_swapped.accuracy_table(table("trained_or_swapped/accuracy"), table("trained_or_swapped/tests"))
-
-
-def of_polynomial() -> Iterator[str]:
-    yield polynomial.curves_table(table("polynomial/curves"))
 
 
 def of_pretrained() -> Iterator[str]:
@@ -67,18 +62,16 @@ def of_pretrained() -> Iterator[str]:
 
 
 PAGES = {
-    "polynomial": of_polynomial,
+    "reproduction": of_reproduction,
+    "sharpness": of_sharpness,
     "frontier": of_frontier,
-    "extremes": of_extremes,
-    "precision_study": of_precision,
-    "results": of_factorial,
     "trained_or_swapped": of_swapped,
     "clrs_text": lambda: clrs_text.tables_of(DOCS / "data" / "clrs_text"),
     "pretrained": of_pretrained,
 }
 
 
-@pytest.mark.parametrize("page", full_except(PAGES, "extremes"))
+@pytest.mark.parametrize("page", full_except(PAGES, "sharpness"))
 def test_the_page_has_the_tables_of_its_data(page: str):
     text = (DOCS / f"{page}.md").read_text()
     assert all(made in text for made in PAGES[page]())
@@ -102,6 +95,7 @@ DERIVED: dict[str, Callable[[], pl.DataFrame]] = {
     "clrs_text/swapped": lambda: clrs_text.swapped_losses(table("clrs_text/answers")),
     "critical/near_ties": near_ties_of_critical,
     "extremes/growth": lambda: extremes.growth_frame(betas_of_extremes(), 256),
+    "precision_study/gains": lambda: precision.gains(table("precision_study/accuracy")),
     "extremes/rules": lambda: extremes.off_by(betas_of_extremes(), "half", 256),
 }
 

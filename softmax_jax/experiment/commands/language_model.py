@@ -39,7 +39,7 @@ from softmax_jax.files import read_text
 from softmax_jax.refusal import Refusal
 from softmax_jax.temperature import checkpoint_sha256
 
-EXAMPLE = "softmax-jax language-model smollm2 --text README.md docs/idea.md --output smollm2"
+EXAMPLE = "softmax-jax language-model smollm2 --text README.md docs/sharpness.md --output smollm2"
 OF_MODEL = "softmax"
 """The normalizer of the model itself."""
 

@@ -1,0 +1,33 @@
+"""Claims of the README."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+
+from docs.claims import read
+from softmax_jax.experiment.measures.agreement import with_nulls
+from softmax_jax.experiment.report.accuracy import ACCURACY
+from studies.precision import models_of_all_runs
+
+PAGE = "README.md"
+Claims = Iterator[tuple[str, str]]
+
+
+def agreement() -> Claims:
+    lengths, accuracies = models_of_all_runs(read("precision_study/accuracy.csv"))
+    published = tuple(ACCURACY["softmax"].values()), tuple(ACCURACY["adaptive"].values())
+    models, _, ssmax, _ = with_nulls(accuracies, lengths, published).values()
+    yield PAGE, f"{models.baseline:.1f} points from the published softmax row and {models.method:.1f} from the adaptive"
+    gain = f"{models.gain:.2f} ± {models.gain_interval:.2f} points in the mean (published: {models.published_gain:.2f})"
+    yield PAGE, gain
+    yield PAGE, f"SSMax gains {ssmax.gain:.2f} ± {ssmax.gain_interval:.2f}"
+    off = accuracies["softmax"].mean(0) - np.array(published[0])
+    high = off[np.array(lengths) >= 1024]
+    yield PAGE, f"softmax is {high.min():.1f} to {high.max():.1f} points too high"
+
+
+def losses() -> Claims:
+    means = read("paper.csv", n=1024).group_by("normalizer").agg(pl.mean("loss"))
+    loss = dict(means.rows())
+    yield PAGE, f"costs loss: {loss['adaptive'] - loss['softmax']:.2f} nats at 1,024 items"

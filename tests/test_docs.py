@@ -228,14 +228,6 @@ def test_the_first_page_is_the_readme_and_its_links_lead_to_pages():
     assert [link for link in links if not (DOCS / link).exists()] == []
 
 
-def test_the_table_of_the_api_names_what_there_is():
-    page = (DOCS / "api" / "index.md").read_text()
-    table = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
-    names = re.findall(r"`(\w+)`", "".join(table))
-    assert len(names) > 20
-    assert all(name in dir(softmax_jax) for name in names)
-
-
 @pytest.fixture(scope="module")
 def check_page() -> Callable[[str], str]:
     """The check that every built page goes through."""
@@ -263,35 +255,3 @@ def test_a_page_that_fetches_or_shows_what_was_typed_is_refused(check_page: Call
 def test_links_and_code_may_say_anything(check_page: Callable[[str], str]):
     output = r'<a href="https://arxiv.org">a</a><code>$$\frac{1}{n}$$</code><script src="assets/a.js"></script>'
     assert check_page(output) == output
-
-
-def test_every_module_has_a_place_in_the_api():
-    pages = "".join(path.read_text() for path in (DOCS / "api").glob("*.md"))
-    shown = set(re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE))
-    assert shown == {module for module in modules() if module not in INTERNAL}
-
-
-INTERNAL = {
-    f"softmax_jax.{name}"
-    for name in (
-        "experiment.measures.frames",
-        "experiment.report.assets.draw",
-        "experiment.report.drawing",
-        *(f"experiment.report.{name}" for name in ("evaluated", "page", "sections", "study")),
-        "experiment.training.progress",
-        *(f"transforms.{name}" for name in ("derivatives", "find", "hiding", "merges", "nnx_state", "program")),
-        *("transforms.unread", "transforms.usage"),
-        "files",
-        "laws.assets.check_vectors",
-        "normalizers.execution",
-    )
-} | {f"softmax_jax.normalizers.{name}" for name in ("checks", "fit_file", "user_modules")}
-"""Modules that only the project itself calls."""
-
-
-def modules() -> set[str]:
-    """The modules of the package and of studies, less packages, private ones, presets and commands."""
-    folders = ("softmax_jax", "studies")
-    paths = (path.relative_to(ROOT).with_suffix("") for name in folders for path in (ROOT / name).rglob("*.py"))
-    shown = (path for path in paths if not path.name.startswith("_") and {"configs", "commands"}.isdisjoint(path.parts))
-    return {".".join(path.parts) for path in shown}

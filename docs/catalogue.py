@@ -13,13 +13,13 @@ PICTURES = "images/normalizers"
 
 def facts_of(method: Method) -> list[str]:
     """Returns what sets a method apart: how its largest weight goes, its weights, and fused kernels."""
-    map = method.map
-    if method.entry is UNWRITTEN or not isinstance(map, Map):
+    part = method.map
+    if method.entry is UNWRITTEN or not isinstance(part, Map):
         return ["not described"]
     known = {
-        "weights do not sum to 1": not map.sums_to_one,
-        "exact zeros": map.exact_zeros,
-        "negative weights": map.signed,
+        "weights do not sum to 1": not part.sums_to_one,
+        "exact zeros": part.exact_zeros,
+        "negative weights": part.signed,
         "runs on a fused kernel": runs_fused(method.build()),
     }
     return [f"largest weight {method.entry.largest_weight}", *(fact for fact, holds in known.items() if holds)]
@@ -52,11 +52,11 @@ def entry_of(name: str) -> str:
 
 $${latex}$$
 
-![Weights under {name}]({PICTURES}/{name}.svg)
+![{name}]({PICTURES}/{name}.svg)
 
 {use}
 
-{f"Numbers: {numbers}. " if numbers else ""}Source: {method.entry.source}.
+{f"Numbers: {numbers}. " if numbers else ""}{method.entry.source}.
 """
 
 
@@ -64,15 +64,21 @@ def markdown() -> str:
     """Returns the whole page."""
     cells = [[fact, ", ".join(f"`{name}`" for name in names)] for fact, names in rows()]
     entries = "\n".join(entry_of(name) for name, method in METHODS.items() if method.entry is not UNWRITTEN)
-    return f"""# Every normalizer
+    return f"""# Normalizers
 
-Choose by what the largest weight does as rows grow, with one logit δ > 0 above n - 1 equal ones: where it goes to 0,
-attention disperses. `z` are the logits of a row, `n` counts the entries that the query can see.
+**No normalizer that was swapped in without learning is shown to help a pretrained model in rows of more than 128 tokens**
+([Language models](language_models.md): the loss of SmolLM2-135M on prose and code, the needles of all-MiniLM-L6-v2, one model each).
+What models gain that are trained with one stands on [Train and test](train_and_test.md).
+
+The first rows say what the largest weight does as a row grows to n → ∞ entries: one logit t = r + δ, δ > 0, above n - 1 logits r.
+Where it goes to 0, attention disperses. `z` are the logits of a row, `n` counts the entries that the query can see.
 
 {markdown_table(("property", "normalizers"), cells)}
 
-Pictures: weights of ten logits at default numbers, and of one logit of 3 among n - 1 others between -0.5 and 0.5. Blue
-is softmax. `python -m docs.catalogue` writes this page.
+Where r stands in a condition, the map depends on the offset of the logits, which training under softmax leaves arbitrary.
+
+Pictures: the weights of ten logits at default numbers, and of one logit of 3 among n - 1 others near 0. Blue is softmax.
+`python -m docs.catalogue` writes this page.
 
 {entries}"""
 

@@ -20,6 +20,7 @@ from tests.models.zoo import MODELS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+FOLDER = ROOT / "examples" / "notebooks"
 
 
 @pytest.mark.rare
@@ -36,7 +37,7 @@ def test_the_example_of_refitting_refits_a_stock_model(monkeypatch: pytest.Monke
 
 def cells(notebook: str) -> list[tuple[bool, str]]:
     """Of each cell of a notebook in percent format: whether it is prose, and its text."""
-    parts = re.split(r"^# %%", (ROOT / "examples" / "notebooks" / notebook).read_text(), flags=re.MULTILINE)[1:]
+    parts = re.split(r"^# %%", (FOLDER / notebook).read_text(), flags=re.MULTILINE)[1:]
     heads_and_bodies = [part.split("\n", 1) for part in parts]
     return [("[markdown]" in head, body.strip()) for head, body in heads_and_bodies]
 
@@ -86,33 +87,33 @@ def test_the_tour_of_any_model_runs(monkeypatch: pytest.MonkeyPatch):
     assert sorted(variables["numbers"]) == [0, 1]
 
 
-NOTEBOOKS = sorted(path.name for path in (ROOT / "examples" / "notebooks").glob("*.py"))
+NOTEBOOKS = sorted(path.name for path in FOLDER.glob("*.py"))
 IMAGES = {"max_retrieval.py": 3, "shootout.py": 5}
 """The notebooks that are pages too, with the number of their pictures."""
 
 
 @pytest.mark.parametrize("notebook", IMAGES)
 def test_the_page_of_a_notebook_is_that_of_its_cells(notebook: str):
-    page = (DOCS / notebook).with_suffix(".md").read_text()
+    page = (FOLDER / notebook).with_suffix(".md").read_text()
     for prose, text in cells(notebook):
         written = "\n".join(line.removeprefix("#").removeprefix(" ") for line in text.splitlines()) if prose else text
         assert written in page
     images = re.findall(r"!\[\w+\]\((.*?)\)", page)
     assert len(images) == IMAGES[notebook]
-    assert all((DOCS / image).exists() for image in images)
+    assert all((FOLDER / image).exists() for image in images)
     assert "\x1b" not in page
 
 
 @pytest.mark.parametrize("notebook", IMAGES)
 def test_the_pictures_of_a_page_are_drawn_by_the_code_as_it_is(notebook: str):
     name = notebook.removesuffix(".py")
-    page = (DOCS / f"{name}.md").read_text()
+    page = (FOLDER / f"{name}.md").read_text()
     assert pages.signed(page) == pages.signature(name), f"run docs/render {name}"
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS)
 def test_a_notebook_for_jupyter_has_the_same_cells(notebook: str):
-    content = json.loads((ROOT / "examples" / "notebooks" / notebook).with_suffix(".ipynb").read_text())
+    content = json.loads((FOLDER / notebook).with_suffix(".ipynb").read_text())
     made = [(cell["cell_type"] == "markdown", "".join(cell["source"])) for cell in content["cells"]]
     bare = [(prose, re.sub(r"^# ?", "", text, flags=re.M) if prose else text) for prose, text in cells(notebook)]
     assert made == bare

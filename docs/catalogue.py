@@ -66,19 +66,21 @@ def markdown() -> str:
     entries = "\n".join(entry_of(name) for name, method in METHODS.items() if method.entry is not UNWRITTEN)
     return f"""# Normalizers
 
-**No normalizer that was swapped in without learning is shown to help a pretrained model in rows of more than 128 tokens**
-([Language models](language_models.md): the loss of SmolLM2-135M on prose and code, the needles of all-MiniLM-L6-v2, one model each).
-What models gain that are trained with one stands on [Train and test](train_and_test.md).
+**No normalizer that was swapped in without learning is shown to help a pretrained model in rows of more than 128
+tokens** ([Language models](language_models.md): the loss of SmolLM2-135M on prose and code, the needles of
+all-MiniLM-L6-v2, one model each). What models gain that are trained with one: [Train and test](train_and_test.md).
 
-The first rows say what the largest weight does as a row grows to n → ∞ entries: one logit t = r + δ, δ > 0, above n - 1 logits r.
-Where it goes to 0, attention disperses. `z` are the logits of a row, `n` counts the entries that the query can see.
+The first rows say what the largest weight does as a row grows to n → ∞ entries: one logit t = r + δ, δ > 0, above n - 1
+logits r. Where it goes to 0, attention disperses. `z` are the logits of a row, `n` counts the entries that the query can
+see.
 
 {markdown_table(("property", "normalizers"), cells)}
 
-Where r stands in a condition, the map depends on the offset of the logits, which training under softmax leaves arbitrary.
+Where r stands in a condition, the map depends on the offset of the logits, which training under softmax leaves
+arbitrary.
 
-Pictures: the weights of ten logits at default numbers, and of one logit of 3 among n - 1 others near 0. Blue is softmax.
-`python -m docs.catalogue` writes this page.
+Pictures: the weights of ten logits at default numbers, and of one logit of 3 among n - 1 others near 0. Blue is
+softmax. `python -m docs.catalogue` writes this page.
 
 {entries}"""
 

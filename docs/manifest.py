@@ -26,7 +26,7 @@ KINDS = {
     "trained by the command": ("sets", "seeds"),
     "means as printed": ("sets", "seeds"),
     "pretrained model": ("model", "sets"),
-    "models of other libraries": (),
+    "other libraries": (),
     "rows of logits": ("sets",),
     "derived": ("from",),
     "times": (),

@@ -140,38 +140,16 @@ def test_the_first_block_of_the_readme_prints_what_it_says(capsys: pytest.Captur
 
 
 def test_the_tests_behind_the_guarantees_exist():
-    page = (DOCS / "guarantees.md").read_text()
-    promises = re.split(r"^## \d+", page, flags=re.MULTILINE)[1:]
+    promises = re.split(r"^## \d+", (DOCS / "guarantees.md").read_text(), flags=re.MULTILINE)[1:]
     assert len(promises) == 12
-    assert all("<summary>Tests</summary>" in promise for promise in promises)
-    defined = {name for path in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (\w+)", path.read_text())}
-    assert set(re.findall(r"`(test_\w+)`", page)) <= defined
-    assert all((ROOT / path).exists() for path in re.findall(r"`(tests/[\w/.]+)`", page))
+    for promise in promises:
+        paths = re.findall(r"`(tests/[\w/.]+)`", promise.partition("Tests: ")[2])
+        assert paths
+        assert all((ROOT / path).exists() for path in paths)
 
 
-def test_the_page_says_what_the_models_of_other_libraries_gave():
-    models = pl.read_csv(DOCS / "data" / "models.csv")
-    assert models["model"].to_list() == list(MODELS)
-    assert models.select(pl.max_horizontal("hardmax", "ssmax", "entmax15").max()).item() == 0
-    page = (DOCS / "any_model.md").read_text()
-    assert "[Nineteen models](data/models.csv)" in page
-    assert f"at most {models['gradient'].max():.0e}".replace("e-0", "e-") in page
-    assert models.height == 19
-
-
-def test_the_page_on_any_model_has_the_numbers_of_its_data():
-    page = " ".join((DOCS / "any_model.md").read_text().split())
-    tour = pl.read_csv(DOCS / "data" / "any_model_tour.csv")
-    names = ("softmax", "ssmax", "ssmax, learned s")
-    softmax, ssmax, learned = (tour.filter(normalizer=name)["1024"].item() for name in names)
-    assert f"1,024 items from {softmax} to {ssmax} %, and one s per head, learned on sets of 16, to {learned} %" in page
-    cosines = pl.read_csv(DOCS / "data" / "minilm_cosines.csv").filter(tokens=512).row(0)[1:]
-    assert all(f"{cosine:.3f}" in page for cosine in cosines)
-    needle = pl.read_csv(DOCS / "data" / "needle" / "accuracy.csv")
-    means = needle.group_by("normalizer", "n").agg(pl.mean("accuracy"))
-    found = [means.filter(normalizer=name, n=n) for n in (64, 512) for name in ("softmax", "s by head")]
-    cells = [cell["accuracy"].item() for cell in found]
-    assert "from {:.1f} to {:.1f} % at 64 tokens, from {:.1f} to {:.1f} at 512".format(*cells) in page
+def test_the_models_of_other_libraries_are_those_of_the_zoo():
+    assert pl.read_csv(DOCS / "data" / "models.csv")["model"].to_list() == list(MODELS)
 
 
 def test_the_idea_says_what_hardmax_answers():

@@ -7,6 +7,8 @@ from softmax_jax.experiment.report.tables import markdown_table
 from softmax_jax.normalizers.maps import UNWRITTEN, Map
 from softmax_jax.normalizers.registry import METHODS, Method
 
+BLANK = re.compile(r"(?<![A-Za-z]) | (?![A-Za-z])")
+"""A blank that no letters enclose."""
 PICTURES = "images/normalizers"
 """Where the pictures of the entries lie, seen from the page."""
 
@@ -40,7 +42,17 @@ def latex_and_use(method: Method) -> tuple[str, str]:
     patterns = r"\$\$(.*?)\$\$", r"When to use it\. (.*?)(\n\n|$)"
     parts = (re.search(pattern, method.entry.docstring, re.DOTALL) for pattern in patterns)
     latex, use = (" ".join(part[1].split()) if part else "" for part in parts)
-    return latex, use
+    return compact(latex), use
+
+
+def compact(latex: str) -> str:
+    r"""Returns a formula without the blanks that LaTeX ignores.
+
+    >>> print(compact(r"w = \max(z - \tau, 0), \qquad \tau \text{ such that } \sum_j w_j = 1"))
+    w=\max(z-\tau,0),\qquad\tau\text{ such that }\sum_j w_j=1
+    """
+    parts = re.split(r"(\\text\{[^}]*\})", latex)
+    return "".join(part if part.startswith(r"\text") else BLANK.sub("", part) for part in parts)
 
 
 def entry_of(name: str) -> str:
@@ -71,8 +83,8 @@ tokens** ([Language models](language_models.md): the loss of SmolLM2-135M on pro
 all-MiniLM-L6-v2, one model each). What models gain that are trained with one: [Train and test](train_and_test.md).
 
 The first rows say what the largest weight does as a row grows to n → ∞ entries: one logit t = r + δ, δ > 0, above n - 1
-logits r. Where it goes to 0, attention disperses. `z` are the logits of a row, `n` counts the entries that the query can
-see.
+logits r. Where it goes to 0, attention disperses. `z` are the logits of a row, `n` counts the entries that the query
+can see.
 
 {markdown_table(("property", "normalizers"), cells)}
 

@@ -120,7 +120,7 @@ def test_a_notebook_for_jupyter_has_the_same_cells(notebook: str):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["idea.md", "any_model.md"])
+@pytest.mark.parametrize("name", [page.name for page in DOCS.glob("*.md") if "```pycon" in page.read_text()])
 def test_the_examples_of_a_page_print_what_it_says(name: str):
     blocks = re.findall(r"```pycon\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
     assert blocks

@@ -68,7 +68,7 @@ $${latex}$$
 
 {use}
 
-{f"Numbers: {numbers}. " if numbers else ""}{method.entry.source}.
+{f"Numbers: {numbers}. " if numbers else ""}{method.entry.source[0].upper()}{method.entry.source[1:]}.
 """
 
 

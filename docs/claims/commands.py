@@ -16,6 +16,6 @@ def vectors() -> Iterator[tuple[str, str]]:
 
 def public_implementations() -> Iterator[tuple[str, str]]:
     verdicts = read("verdicts.csv")["verdict"]
-    agree, meant = (verdicts == "agrees").sum(), verdicts.str.contains("as .*meant").sum()
+    agree, meant = verdicts.eq("agrees").to_list().count(True), verdicts.str.contains("as meant").to_list().count(True)
     assert len(verdicts) == 10
     yield PAGE, f"{agree} agree, {meant} differ as meant, and {10 - agree - meant} have a known mistake"

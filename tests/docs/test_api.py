@@ -1,14 +1,17 @@
 """The API pages show what users call, each name once and with its sections."""
 
+import doctest
 import importlib
 import inspect
 import re
 from pathlib import Path
 from types import FunctionType
 
+import jax.numpy as jnp
 import pytest
 
 import softmax_jax as sj
+from softmax_jax.normalizers.registry import Method
 
 PAGES = Path(__file__).parents[2] / "docs" / "api"
 SHOWN = [name for page in PAGES.glob("*.md") for name in re.findall(r"^::: ([\w.]+)$", page.read_text(), re.MULTILINE)]
@@ -48,6 +51,31 @@ def test_the_table_of_the_api_names_what_there_is():
     names = set(re.findall(r"`(\w+)`", "".join(table)))
     assert len(names) > 20
     assert names <= {*dir(sj), "theory", "temperature"}
+
+
+def test_every_public_name_has_an_example():
+    without = {name for name in sj.__all__ if ">>>" not in (inspect.getdoc(described(name)) or "")}
+    assert without == {"METHODS"}
+
+
+def described(name: str) -> object:
+    """Returns what has the docstring of a public name: the entry of a method, else the object itself."""
+    value = getattr(sj, name)
+    if not isinstance(value, Method):
+        return value
+    return type(name, (), {"__doc__": value.entry.docstring})
+
+
+METHODS = [name for name in sj.__all__ if isinstance(getattr(sj, name), Method)]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_example_of_a_method_prints_what_it_says(name: str):
+    """A method is no function when the other examples are looked for."""
+    names = {"jnp": jnp, **{public: getattr(sj, public) for public in sj.__all__}}
+    example = doctest.DocTestParser().get_doctest(getattr(sj, name).entry.docstring, names, name, None, None)
+    assert doctest.DocTestRunner().run(example) == (0, len(example.examples))
+    assert example.examples
 
 
 LONG = [

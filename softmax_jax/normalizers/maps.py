@@ -24,7 +24,12 @@ from softmax_jax.normalizers.row import AnyAxis, AnyMask, Axis, Row, weigh
 
 
 class Entry(NamedTuple):
-    """Facts about a map, or about a method that puts it over a scale, for the documentation."""
+    """Facts about a map, or about a method that puts it over a scale, for the documentation.
+
+    >>> from softmax_jax import METHODS
+    >>> METHODS["ssmax"].entry.formula
+    'softmax((s·log n + b)·z)'
+    """
 
     formula: str
     """In plain text."""
@@ -52,6 +57,15 @@ class Map(Numbers, abc.ABC):
 
     A subclass has its numbers as fields, each with a default, and defines `weights`. Masked entries get 0 whatever
     it returns.
+
+    >>> class Relu(Map):
+    ...     sums_to_one = False
+    ...     exact_zeros = True
+    ...
+    ...     def weights(self, row):
+    ...         return jax.nn.relu(row.logits) / jnp.maximum(row.count(), 1) + row.zero()
+    >>> Relu()(jnp.array([2.0, -1.0, 5.0]), where=jnp.array([True, True, False]))
+    Array([1., 0., 0.], dtype=float32)
     """
 
     shift_invariant: ClassVar[bool] = False

@@ -61,12 +61,12 @@ def run_command(
     """Parses the command line and calls the command with it, a device per core; bad input ends in one line.
 
     Arguments:
-        arguments: the dataclass of the options
-        description: what --help says of the command
-        command: a function of an instance of that dataclass
-        example: a command line to show above the help
-        quick: values of options that are left out, where --quick is given
-        options: those of `tyro.cli`
+        arguments: The dataclass of the options
+        description: What --help says of the command
+        command: A function of an instance of that dataclass
+        example: A command line to show above the help
+        quick: Values of options that are left out, where --quick is given
+        options: Those of `tyro.cli`
     """
     atexit.register(gc.freeze)  # or the interpreter looks through every object once more at its end, for 0.8 s
     parsed: Any = parse(arguments, example=example, description=description, **options)

@@ -84,6 +84,8 @@ def measured(path: Path, result: dict[str, Any]) -> str:
 
 
 GROWTH = ("what", "by", "smaller", "larger", "seconds", "exponent", "products_exponent", "times_products", "measured")
+SHOWN = {"exponent": 2, "products_exponent": 2, "times_products": 1}
+"""The columns of the table on the page, with their decimals."""
 
 
 def growth(paths: tuple[Path, ...]) -> list[dict[str, Any]]:
@@ -109,24 +111,20 @@ def growth(paths: tuple[Path, ...]) -> list[dict[str, Any]]:
 
 
 def render_growth(paths: tuple[Path, ...]) -> str:
-    """Returns a Markdown table of how cost grows: a row for each computation and size, the machines side by side."""
-    table_rows: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for row in growth(paths):
-        size = f"{row['by']}, {row['smaller']:,} to {row['larger']:,}"
-        what = row["what"].removesuffix(" attention, forward and backward").removesuffix(" of all seeds")
-        table_rows.setdefault((what, size), {})[row["measured"].split(", load")[0]] = row
-    if not table_rows:
+    """Returns a Markdown table of how cost grows on the machine of the last file, by length, width and seeds."""
+    last = [rows for path in paths if (rows := growth((path,)))][-1:]
+    if not last:
         return "Not measured yet."
-    machines = list(dict.fromkeys(name for cells in table_rows.values() for name in cells))
-
-    def cell(cells: dict[str, dict[str, Any]], key: str, form: str) -> str:
-        values = [f"{cells[name][key]:{form}}" if name in cells else "–" for name in machines]
-        return values[0] if len(set(values)) == 1 else "; ".join(values)
-
-    forms = {"exponent": ".2f", "products_exponent": ".2f", "times_products": ".1f"}
-    rows = [[*titles, *(cell(cells, *result) for result in forms.items())] for titles, cells in table_rows.items()]
-    columns = ["what", "grows with", "exponent", "of its products", "times its products"]
-    return f"{markdown_table(columns, rows)}\n\nMeasured {'; '.join(machines)}."
+    cells = [
+        [
+            row["what"].removesuffix(" attention, forward and backward").removesuffix(" of all seeds"),
+            f"{row['by']}, {row['smaller']:,} to {row['larger']:,}",
+            *(f"{row[key]:.{digits}f}" for key, digits in SHOWN.items()),
+        ]
+        for row in last[0]
+        if row["by"] not in ("heads", "size of a head")
+    ]
+    return markdown_table(["what", "grows with", "exponent", "of its products", "times its products"], cells)
 
 
 def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:

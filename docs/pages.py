@@ -13,6 +13,7 @@ from pathlib import Path
 from softmax_jax.files import read_text, write_whole
 
 ROOT = Path(__file__).parents[1]
+NOTEBOOKS = ROOT / "examples" / "notebooks"
 EVERYWHERE = ("softmax_jax.experiment.report.charts",)
 """The modules that draw every chart of a notebook; those of files and of print draw none."""
 IMPORT = re.compile(r"^from (softmax_jax\.experiment\.report[\w.]*) import (.*)$", re.MULTILINE)
@@ -36,7 +37,7 @@ def chart_modules(source: str) -> list[str]:
 
 def signature(name: str) -> str:
     """Returns the fingerprint of the code that draws the pictures of a notebook's page."""
-    source = read_text(ROOT / "examples" / "notebooks" / f"{name}.py")
+    source = read_text(NOTEBOOKS / f"{name}.py")
     paths = [ROOT / f"{module.replace('.', '/')}.py" for module in chart_modules(source)]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
@@ -50,7 +51,7 @@ def signed(page: str) -> str | None:
 def main() -> None:
     """Signs the pages of the notebooks that are named."""
     for name in sys.argv[1:]:
-        page = ROOT / "docs" / f"{name}.md"
+        page = NOTEBOOKS / f"{name}.md"
         text = SIGNATURE.sub("", read_text(page))
         write_whole(page, f"{text.rstrip()}\n\n<!-- pictures by {signature(name)} -->\n")
 

@@ -36,23 +36,25 @@ def show(
     """Shows a value in a notebook, or writes it as a page that opens from disk, with no network.
 
     Arguments:
-    - `value`: a Flax module or a tree of parameters, which unfolds with a picture of every array in it; or an array
-      with named axes, where hovering over a cell shows its number.
-    - `path`: where to write the page, whole or not at all. None returns what a notebook displays.
-    - `axes`: the names of the dimensions of an array.
-    - `labels`: for the name of an axis, those of its places.
-    - `columns`: the axes that run from left to right, innermost last; the others run down.
-    - `limits`: the ends of the colour scale.
+        value: A Flax module or a tree of parameters, which unfolds with a picture of every array in it; or an array
+            with named axes, where hovering over a cell shows its number.
+        path: Where to write the page, whole or not at all. None returns what a notebook displays.
+        axes: The names of the dimensions of an array.
+        labels: For the name of an axis, those of its places.
+        columns: The axes that run from left to right, innermost last; the others run down.
+        limits: The ends of the colour scale.
 
-    Returns: what a notebook displays, or the path of the page.
+    Returns:
+        What a notebook displays, or the path of the page.
 
-    Raises: ValueError for axes that are not one name for each dimension, and for labels and columns that do not fit.
+    Raises:
+        ValueError: For axes that are not one name for each dimension, and for labels and columns that do not fit.
 
     Example:
-    >>> import tempfile
-    >>> page = show(np.eye(2), Path(tempfile.mkdtemp()) / "weights.html", axes=("query", "key"))
-    >>> page.read_text()[:15]
-    '<!doctype html>'
+        >>> import tempfile
+        >>> page = show(np.eye(2), Path(tempfile.mkdtemp()) / "weights.html", axes=("query", "key"))
+        >>> page.read_text()[:15]
+        '<!doctype html>'
     """
     if axes or labels or columns or limits:
         figure = array_figure(np.asarray(value), list(axes), labels or {}, columns, limits)

@@ -96,25 +96,28 @@ def search(
       \operatorname{softmax}(z/\theta)_j\, v_j\big)$$
 
     Arguments:
-    - `logits`, `values`: rows of n logits, and a vector for each logit.
-    - `loss`: from the attended values of all rows to one number per row, in nats, most often a cross-entropy. It closes
-      over what else the loss of a row depends on: an answer, other heads.
-    - `error`: the same for errors, 0 or 1. None takes the loss.
-    - `where`: True at the visible logits.
-    - `target`: the place of the true item in each row, for the criterion of that name.
-    - `pool`: sums the values under weights of shape (rows, temperatures, n), for a model with a precision of its own.
+        logits, values: Rows of n logits, and a vector for each logit.
+        loss: From the attended values of all rows to one number per row, in nats, most often a cross-entropy. It closes
+            over what else the loss of a row depends on: an answer, other heads.
+        error: The same for errors, 0 or 1. None takes the loss.
+        where: True at the visible logits.
+        target: The place of the true item in each row, for the criterion of that name.
+        pool: Sums the values under weights of shape (rows, temperatures, n), for a model with a precision of its own.
 
-    Returns: the `Rows` that `search_at` returns and describes.
+    Returns:
+        The `Rows` that `search_at` returns and describes.
 
-    Raises: ValueError for values that do not fit the logits, and for a loss or error that is not one number per row.
+    Raises:
+        ValueError: For values that do not fit the logits, and for a loss or error that is not one number per row.
 
-    Example: two rows, of which the second prefers a flat row.
+    Example:
+        Two rows, of which the second prefers a flat row.
 
-    >>> z, v = jnp.array([[2.0, 1.0, 0.0]] * 2), jnp.eye(3)[None].repeat(2, 0)
-    >>> targets = jnp.array([[0.8, 0.15, 0.05], [0.4, 0.3, 0.3]])
-    >>> rows = search(z, v, lambda attended: -(targets * jnp.log(attended + 1e-9)).sum(-1))
-    >>> [f"{theta:.0f}" for theta in rows.theta], rows.border.tolist()
-    (['1', '7'], [False, False])
+        >>> z, v = jnp.array([[2.0, 1.0, 0.0]] * 2), jnp.eye(3)[None].repeat(2, 0)
+        >>> targets = jnp.array([[0.8, 0.15, 0.05], [0.4, 0.3, 0.3]])
+        >>> rows = search(z, v, lambda attended: -(targets * jnp.log(attended + 1e-9)).sum(-1))
+        >>> [f"{theta:.0f}" for theta in rows.theta], rows.border.tolist()
+        (['1', '7'], [False, False])
     """
     if values.ndim != 3 or values.shape[:2] != logits.shape:
         raise Refusal(
@@ -509,17 +512,20 @@ def fit(
     """Fits a polynomial to rows as `fit_polynomial` does, and measures it on other rows.
 
     Arguments:
-    - `rows`, `held_out`: by length, the `Rows` of the search to fit to and to measure on, of shape (seeds, rows).
-    - `seeds`: the numbers of the seeds.
-    - `criterion`: one of `CRITERIA`, which `points` describes.
-    - `degree`: the highest that the polynomial may have.
-    - `checkpoint_sha256`: the digest of the parameters that gave the rows, to be kept with the fit.
+        rows, held_out: By length, the `Rows` of the search to fit to and to measure on, of shape (seeds, rows).
+        seeds: The numbers of the seeds.
+        criterion: One of `CRITERIA`, which `points` describes.
+        degree: The highest that the polynomial may have.
+        checkpoint_sha256: The digest of the parameters that gave the rows, to be kept with the fit.
 
-    Returns: a `TemperatureFit`, whose `save` writes it and whose `scale` is that of a normalizer.
+    Returns:
+        A `TemperatureFit`, whose `save` writes it and whose `scale` is that of a normalizer.
 
-    Raises: ValueError as `fit_polynomial` does, for rows of other seeds, and for a polynomial with |β| above 64.
+    Raises:
+        ValueError: As `fit_polynomial` does, for rows of other seeds, and for a polynomial with |β| above 64.
 
-    Example: `examples/refit.py` fits one to a model of its own.
+    Example:
+        `examples/refit.py` fits one to a model of its own.
     """
     if not (rows and held_out):
         raise Refusal("there are no rows to fit to, or none to measure the fit on: give lengths within the limit")

@@ -195,18 +195,20 @@ def spread_from_norms(
     spreads nothing.
 
     Arguments:
-    - `query_kernel`, `key_kernel`: Q and K of one head, of shape (inputs, size).
-    - `query`: the norm ‖y‖ of what asks.
-    - `item`: the largest norm ‖xᵢ‖ of what is asked.
-    - `scale`: the factor of the logits, most often 1/√size.
+        query_kernel, key_kernel: Q and K of one head, of shape (inputs, size).
+        query: The norm ‖y‖ of what asks.
+        item: The largest norm ‖xᵢ‖ of what is asked.
+        scale: The factor of the logits, most often 1/√size.
 
-    Returns: the bound of δ, in float64.
+    Returns:
+        The bound of δ, in float64.
 
-    Raises: ValueError for kernels that are no finite matrices, and for negative norms.
+    Raises:
+        ValueError: For kernels that are no finite matrices, and for negative norms.
 
     Example:
-    >>> float(spread_from_norms(np.diag([3.0, 1.0]), np.diag([1.0, 2.0]), query=1.0, item=0.5))
-    6.0
+        >>> float(spread_from_norms(np.diag([3.0, 1.0]), np.diag([1.0, 2.0]), query=1.0, item=0.5))
+        6.0
     """
     kernels = _numbers(query_kernel=query_kernel, key_kernel=key_kernel)
     for name, kernel in zip(("query_kernel", "key_kernel"), kernels):

@@ -11,17 +11,13 @@
 # ---
 
 # %% [markdown]
-# # Softmax, SSMax, Softpick: they differ on longer sequences
+# # Softmax, SSMax, Softpick: five normalizers on one small task
 #
-# **Five normalizers give the same small transformer 96.7 to 98.2 % at the length it was trained at, and no difference from
-# softmax is shown** (five seeds; 0.7 points could have been seen for SSMax, 2.2 for Softpick and `signed_l1`). **At 16 times
-# that length SSMax keeps 84 ± 13 %, softmax 62 ± 23, Softpick 56 ± 24, `signed_l1` 33 ± 11**: only `signed_l1` lies apart
-# from SSMax beyond their intervals. `shifted_softmax` and `signed_l1` are formulas that went around under the names SSMax and
-# Softpick; the first is softmax.
+# Five normalizers train the same small transformer to find a pattern in noise, and are tested on longer sequences.
+# `shifted_softmax` and `signed_l1` are formulas that went around under the names SSMax and Softpick; the first is softmax.
+# What the results say stands on [Train and test](../../docs/train_and_test.md).
 #
-# `docs/render shootout` runs this page, `python shootout.py` the same (175 seconds, 2 CPU cores, 2026-11-21): [each
-# seed](data/shootout/shootout.csv), [losses](data/shootout/losses.csv), [lengths](data/shootout/lengths.csv),
-# [formulas](data/shootout/formulas.csv), [weights](data/shootout/weights.csv), [longer rows](data/shootout/sweep.csv).
+# `docs/render shootout` runs this page, `python shootout.py` the same.
 
 # %%
 import os
@@ -94,7 +90,7 @@ report.weight_chart(
 )
 
 # %% [markdown]
-# ## In longer rows only SSMax holds on
+# ## One logit of 3 keeps its weight in longer rows under SSMax only
 #
 # One logit of 3 stands among $n - 1$ others between −0.5 and 0.5. Under softmax its weight falls as $1/n$, from 0.65 at 8 to
 # 0.0003 at 65,536. Softpick starts at 0.83 and falls the same way: every small positive logit enters its sum. SSMax keeps

@@ -77,38 +77,42 @@ def dot_product_attention(
     `jax.nn.dot_product_attention` weighs all keys alike there.
 
     Arguments:
-    - `query`, `key`, `value`: of shape (batch, length, heads, size), or without the batch. The heads of the query must
-      be a multiple of those of key and value: equal is multi-head, less is grouped-query, one is multi-query attention.
-    - `bias`: is added to the logits. Like `mask`, it broadcasts to (batch, heads, queries, keys).
-    - `mask`: True where an entry is visible.
-    - `scale`: the factor of the logits, 1/√size unless given.
-    - `is_causal`: shows a query no key after its own position.
-    - `query_seq_lengths`, `key_value_seq_lengths`: one whole number for each batch entry. Later positions are hidden.
-    - `local_window_size`: shows keys at most (left, right) positions from the query. One number stands for both.
-    - `normalizer`: a `Normalizer`, its name, as in "ssmax(s=0.43)", or any function with the signature of
-      `jax.nn.softmax`. Its numbers per head have the shape (heads, 1, 1).
-    - `implementation`: "dense" forms all logits at once. "streaming" forms those of a block of queries at a time, in
-      little memory, for any normalizer (see `by_queries`). "xla" and "cudnn" call the fused kernels of
-      `jax.nn.dot_product_attention` (see `fused`). None streams above `STREAM_ABOVE` logits of many queries unless the
-      weights are asked for, and is dense otherwise.
-    - `block_size`: the queries of a block of "streaming".
-    - `return_weights`: whether to return the weights too.
-    - `precision`: that of the products in `jax.lax.dot_general`, where no fused kernel computes them.
+        query, key, value: Of shape (batch, length, heads, size), or without the batch. The heads of the query must be a
+            multiple of those of key and value: equal is multi-head, less is grouped-query, one is multi-query
+            attention.
+        bias: Is added to the logits. Like `mask`, it broadcasts to (batch, heads, queries, keys).
+        mask: True where an entry is visible.
+        scale: The factor of the logits, 1/√size unless given.
+        is_causal: Shows a query no key after its own position.
+        query_seq_lengths, key_value_seq_lengths: One whole number for each batch entry. Later positions are hidden.
+        local_window_size: Shows keys at most (left, right) positions from the query. One number stands for both.
+        normalizer: A `Normalizer`, its name, as in "ssmax(s=0.43)", or any function with the signature of
+            `jax.nn.softmax`. Its numbers per head have the shape (heads, 1, 1).
+        implementation: "dense" forms all logits at once. "streaming" forms those of a block of queries at a time, in
+            little memory, for any normalizer (see `by_queries`). "xla" and "cudnn" call the fused kernels of
+            `jax.nn.dot_product_attention` (see `fused`). None streams above `STREAM_ABOVE` logits of many queries
+            unless the weights are asked for, and is dense otherwise.
+        block_size: The queries of a block of "streaming".
+        return_weights: Whether to return the weights too.
+        precision: That of the products in `jax.lax.dot_general`, where no fused kernel computes them.
 
-    Returns: the output in the type of the query, or (output, weights) with `return_weights`. Logits and weights are
-    float32, and float64 for float64 inputs.
+    Returns:
+        The output in the type of the query, or (output, weights) with `return_weights`. Logits and weights are
+        float32, and float64 for float64 inputs.
 
-    Raises: ValueError for shapes that do not fit and for what an implementation cannot do, TypeError for types that do
-    not fit, both before anything is computed.
+    Raises:
+        ValueError: For shapes that do not fit and for what an implementation cannot do.
+        TypeError: For types that do not fit, both before anything is computed.
 
     Example:
-    >>> import jax.numpy as jnp
-    >>> x = jnp.eye(4).reshape(4, 1, 4)
-    >>> output, weights = dot_product_attention(x, x, x, is_causal=True, normalizer="ssmax", return_weights=True)
-    >>> output.shape, weights.shape, weights[0, 0].tolist()
-    ((4, 1, 4), (1, 4, 4), [1.0, 0.0, 0.0, 0.0])
+        >>> import jax.numpy as jnp
+        >>> x = jnp.eye(4).reshape(4, 1, 4)
+        >>> output, weights = dot_product_attention(x, x, x, is_causal=True, normalizer="ssmax", return_weights=True)
+        >>> output.shape, weights.shape, weights[0, 0].tolist()
+        ((4, 1, 4), (1, 4, 4), [1.0, 0.0, 0.0, 0.0])
 
-    References: Vaswani et al., "Attention is all you need", arXiv 1706.03762.
+    References:
+        Vaswani et al., "Attention is all you need", arXiv 1706.03762.
     """
     checks.flag("is_causal", is_causal)
     checks.flag("return_weights", return_weights)

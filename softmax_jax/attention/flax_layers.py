@@ -54,27 +54,29 @@ def attend(
     Linen passes only the keywords that it finds named here.
 
     Arguments:
-    - `normalizer`: takes the place of softmax.
-    - `query`, `key`, `value`: of shape (*batch, length, heads, size).
-    - `bias`: broadcasts to (*batch, heads, queries, keys). One of -9,000 or less hides its entry, as -inf does.
-    - `mask`: broadcasts likewise, and is nonzero at the visible entries.
-    - `broadcast_dropout`: drops the same weights in all batch entries and heads.
-    - `dropout_rng`, `dropout_rate`, `deterministic`: unless deterministic, each weight is 0 with probability
-      `dropout_rate`, and divided by 1 - dropout_rate otherwise.
-    - `dtype`: that of the output, of the inputs unless given.
-    - `precision`: that of both products.
-    - `module`: the weights before dropout are sown there as `attention_weights`, in float32.
-    - `is_causal`: hides the keys after a query's position. A single query under a mask sees what the mask shows, so
-      that a layer may pass it when it decodes too.
+        normalizer: Takes the place of softmax.
+        query, key, value: Of shape (*batch, length, heads, size).
+        bias: Broadcasts to (*batch, heads, queries, keys). One of -9,000 or less hides its entry, as -inf does.
+        mask: Broadcasts likewise, and is nonzero at the visible entries.
+        broadcast_dropout: Drops the same weights in all batch entries and heads.
+        dropout_rng, dropout_rate, deterministic: Unless deterministic, each weight is 0 with probability
+            `dropout_rate`, and divided by 1 - dropout_rate otherwise.
+        dtype: That of the output, of the inputs unless given.
+        precision: That of both products.
+        module: The weights before dropout are sown there as `attention_weights`, in float32.
+        is_causal: Hides the keys after a query's position. A single query under a mask sees what the mask shows, so
+            that a layer may pass it when it decodes too.
 
-    Returns: the output, of shape (*batch, queries, heads, value_size).
+    Returns:
+        The output, of shape (*batch, queries, heads, value_size).
 
-    Raises: ValueError for a bias or mask that does not broadcast, a rate outside [0, 1), and dropout without a key.
+    Raises:
+        ValueError: For a bias or mask that does not broadcast, a rate outside [0, 1), and dropout without a key.
 
     Example:
-    >>> x = jnp.eye(3).reshape(3, 1, 3)
-    >>> attend(as_normalizer("hardmax"), x, x, x, mask=jnp.array([[1, 1, 0]] * 3))[1, 0]
-    Array([0., 1., 0.], dtype=float32)
+        >>> x = jnp.eye(3).reshape(3, 1, 3)
+        >>> attend(as_normalizer("hardmax"), x, x, x, mask=jnp.array([[1, 1, 0]] * 3))[1, 0]
+        Array([0., 1., 0.], dtype=float32)
     """
     dropout = dropout_rate if not deterministic else 0.0
     if not 0 <= dropout < 1:

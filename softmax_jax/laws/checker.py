@@ -94,14 +94,16 @@ def check(normalizer: NormalizerLike) -> Checked:
     What every normalizer promises counts as claimed, and so does what the class of a map declares. The settings of the
     process, such as `jax_debug_nans`, change nothing.
 
-    Returns: the promises, with a counterexample for each that is broken. Printed, they are a table.
+    Returns:
+        The promises, with a counterexample for each that is broken. Printed, they are a table.
 
-    Raises: TypeError for what cannot be called as a normalizer, saying how it was called.
+    Raises:
+        TypeError: For what cannot be called as a normalizer, saying how it was called.
 
     Example:
-    >>> import softmax_jax as sj
-    >>> sj.check("softmax").broken
-    []
+        >>> import softmax_jax as sj
+        >>> sj.check("softmax").broken
+        []
     """
     checked = in_float32(as_normalizer(normalizer))
     shape = check_shape(checked)

@@ -80,10 +80,24 @@ def softmax_jvp(
 
     $$J g = p \circ (g - \langle p, g \rangle)$$
 
-    The vector counts as 0 behind the mask. `softmax_vjp` is the same function, because J is symmetric.
+    `softmax_vjp` is the same function, because J is symmetric.
 
-    >>> softmax_jvp(jnp.array([0.5, 0.5, 0.0]), jnp.array([1.0, 0.0, 7.0]))
-    Array([ 0.25, -0.25,  0.  ], dtype=float32)
+    Arguments:
+        weights: Weights of softmax, an array of floating point.
+        tangent: The vector g, in the shape of the weights. It counts as 0 behind the mask.
+        axis: The axis, or axes, of a row.
+        where: True at the visible entries; None for no mask.
+
+    Returns:
+        The product, in the shape and type of the weights.
+
+    Raises:
+        TypeError: The weights or the vector are not of floating point.
+        ValueError: The shapes, the axis or the mask do not fit each other.
+
+    Example:
+        >>> softmax_jvp(jnp.array([0.5, 0.5, 0.0]), jnp.array([1.0, 0.0, 7.0]))
+        Array([ 0.25, -0.25,  0.  ], dtype=float32)
     """
     axis, where = axis_and_mask(weights, axis, where, name="weights")
     checks.floats("tangent", tangent)
@@ -93,6 +107,7 @@ def softmax_jvp(
 
 
 softmax_vjp = softmax_jvp
+"""The same function, because the Jacobian is symmetric."""
 
 
 def weight_entropy(weights: Float[Array, "*shape"], axis: AnyAxis = -1) -> Float[Array, "..."]:
@@ -129,26 +144,29 @@ def cross_entropy(
 
     $$L = -\log p_y = \log \sum_j e^{z_j} - z_y, \qquad \frac{\partial L}{\partial z} = p - \operatorname{onehot}(y)$$
 
-    Arguments:
-        logits: an array of floating point.
-        labels: whole numbers, in the shape of the logits less the axis.
-        axis: the axis of a row, of which there is one.
-        where: True at the visible entries; None for no mask.
-
-    Returns:
-        The loss of each row in float32 (float64 stays), with the axis removed.
-
-    Raises:
-        TypeError for labels that are not whole, ValueError for a shape or an axis that does not fit.
-
     An empty row has loss 0, whatever its label. Else a label whose entry is masked or has a logit of -inf costs
     infinity, with zero gradient, and a label outside 0 … n - 1 gives NaN, so neither goes unnoticed.
 
     Without masks `optax.softmax_cross_entropy_with_integer_labels` does the same in the type of the logits; under
     its mask, a label that is masked costs a finite number there.
 
-    >>> cross_entropy(jnp.array([[0.0, 0.0, 9.0], [0.0, 0.0, 9.0]]), jnp.array([1, 2]), where=jnp.arange(3)[None] < 2)
-    Array([0.6931472,       inf], dtype=float32)
+    Arguments:
+        logits: An array of floating point.
+        labels: Whole numbers, in the shape of the logits less the axis.
+        axis: The axis of a row, of which there is one.
+        where: True at the visible entries; None for no mask.
+
+    Returns:
+        The loss of each row in float32 (float64 stays), with the axis removed.
+
+    Raises:
+        TypeError: The labels are not whole.
+        ValueError: A shape or an axis does not fit.
+
+    Example:
+        >>> logits, labels = jnp.array([[0.0, 0.0, 9.0], [0.0, 0.0, 9.0]]), jnp.array([1, 2])
+        >>> cross_entropy(logits, labels, where=jnp.arange(3)[None] < 2)
+        Array([0.6931472,       inf], dtype=float32)
     """
     axis, where = axis_and_mask(logits, axis, where)
     axis = checks.one_axis(axis)
@@ -171,22 +189,27 @@ def soft_cross_entropy(
 
     $$L = -\sum_j t_j \log p_j, \qquad \frac{\partial L}{\partial z} = \Big(\sum_j t_j\Big)\, p - t$$
 
-    Arguments:
-        logits: an array of floating point.
-        targets: weights in the shape of the logits, which should sum to 1 over the visible entries of a row.
-        axis: the axis, or axes, of a row.
-        where: True at the visible entries; None for no mask.
-
-    Returns:
-        The loss of each row in float32 (float64 stays), with the axis removed.
-
     0 · log 0 counts as 0. Targets behind the mask are left out, like logits. Another target than 0 where the logit is
     -inf costs infinity. An empty row has loss 0.
 
     Without masks and infinities `optax.softmax_cross_entropy` does the same in the type of the logits.
 
-    >>> soft_cross_entropy(jnp.array([0.0, 0.0, -jnp.inf]), jnp.array([0.5, 0.5, 0.0]))
-    Array(0.6931472, dtype=float32)
+    Arguments:
+        logits: An array of floating point.
+        targets: Weights in the shape of the logits, which should sum to 1 over the visible entries of a row.
+        axis: The axis, or axes, of a row.
+        where: True at the visible entries; None for no mask.
+
+    Returns:
+        The loss of each row in float32 (float64 stays), with the axis removed.
+
+    Raises:
+        TypeError: The logits or targets are not of floating point.
+        ValueError: The shapes, the axis or the mask do not fit each other.
+
+    Example:
+        >>> soft_cross_entropy(jnp.array([0.0, 0.0, -jnp.inf]), jnp.array([0.5, 0.5, 0.0]))
+        Array(0.6931472, dtype=float32)
     """
     axis, where = axis_and_mask(logits, axis, where)
     checks.floats("targets", targets)

@@ -24,12 +24,17 @@ from softmax_jax.normalizers.row import AnyAxis, AnyMask, Axis, Row, weigh
 
 
 class Entry(NamedTuple):
-    """Facts about a map, or about a method that puts it over a scale, for the documentation."""
+    """Facts about a map, or about a method that puts it over a scale, for the documentation.
+
+    >>> from softmax_jax import METHODS
+    >>> METHODS["ssmax"].entry.formula
+    'softmax((s·log n + b)·z)'
+    """
 
     formula: str
     """In plain text."""
     largest_weight: str
-    """As n → ∞, of one logit δ > 0 above n - 1 equal ones: it disperses if this goes to 0."""
+    """As n → ∞, of one logit t = r + δ, δ > 0, above n - 1 logits r: it disperses if this goes to 0."""
     source: str
     docstring: str = ""
     """With the formula in LaTeX and a paragraph "When to use it."; that of its class for a map."""
@@ -52,6 +57,15 @@ class Map(Numbers, abc.ABC):
 
     A subclass has its numbers as fields, each with a default, and defines `weights`. Masked entries get 0 whatever
     it returns.
+
+    >>> class Relu(Map):
+    ...     sums_to_one = False
+    ...     exact_zeros = True
+    ...
+    ...     def weights(self, row):
+    ...         return jax.nn.relu(row.logits) / jnp.maximum(row.count(), 1) + row.zero()
+    >>> Relu()(jnp.array([2.0, -1.0, 5.0]), where=jnp.array([True, True, False]))
+    Array([1., 0., 0.], dtype=float32)
     """
 
     shift_invariant: ClassVar[bool] = False
@@ -129,8 +143,8 @@ class Softmax(Map):
     Equal to `jax.nn.softmax(logits, axis, where=where)`, but for half-precision input, which is computed in
     float32 here, and for rows whose logits are all -inf, which get zeros.
 
-    When to use it. Where test rows are no longer than those of training, or where averages over many entries are
-    wanted. It cannot stay sharp as rows grow: with bounded logits every weight falls as 1/n.
+    When to use it. Where test rows are no longer than those of training. It cannot stay sharp as rows grow: with
+    bounded logits every weight falls as 1/n.
 
     >>> softmax(jnp.array([1.0, 1.0, 7.0]), where=jnp.array([True, True, False]))
     Array([0.5, 0.5, 0. ], dtype=float32)
@@ -153,8 +167,7 @@ class Softmax1(Softmax):
 
     The weights sum to less than 1. Adding a constant to the row changes them.
 
-    When to use it. Where a head may find nothing worth its attention: if all logits are far below 0, so is the sum of
-    weights. If they are large it is softmax.
+    When to use it. Where a head may find nothing: if all logits are far below 0, the weights sum to about 0.
 
     Source: Miller, "Attention is off by one" (2023).
 
@@ -241,8 +254,7 @@ class FirstTokenSoftmax(Softmax):
 
     `bias`, within ±10,000, is added to that logit, after any scale: at 0 this is softmax.
 
-    When to use it. In a trained model, with a bias calibrated for each head: below 0 it takes weight from the sink and
-    leaves the shares of all others to each other.
+    When to use it. In a trained model, with a bias calibrated for each head: below 0 it takes weight from the sink.
 
     Source: ZeroTuning, arXiv 2505.11739, which tunes γ.
 
@@ -309,8 +321,7 @@ class ElasticSoftmax(Map):
 
     n counts the visible entries: under a causal mask the position of the query, as published.
 
-    When to use it. In a model trained with it, with `tau` learned for each head. At -1, the default, entries below 1/n
-    get 0.
+    When to use it. In a model trained with it, with `tau` learned for each head. At -1 entries below 1/n get 0.
 
     Source: Fu et al., "Attention Needs to Focus", arXiv 2601.00919.
 
@@ -341,8 +352,8 @@ class Softpick(Map):
     `eps`, at least 1e-37, keeps a row of zeros finite. The weights sum to at most 1. Adding a constant to the row
     changes them.
 
-    When to use it. Where a head may attend to nothing, and logits of 0 or less should get exactly 0. Train with it:
-    where all logits are large and positive, as training under softmax may leave them, it is softmax.
+    When to use it. Where a head may attend to nothing. Train with it: where all logits are large and positive, as
+    training under softmax may leave them, it is softmax.
 
     Source: Zuhri, Fuadi, Aji, "Softpick", arXiv 2504.20966.
 
@@ -353,7 +364,8 @@ class Softpick(Map):
     sums_to_one = False
     exact_zeros = True
     formula = "relu(eᶻ - 1) / (Σ|eᶻ - 1| + ε)"
-    largest_weight = DISPERSES
+    # With the rest at r the divisor is (n - 1)·|eʳ - 1|, and the rest counts for nothing only at r = 0.
+    largest_weight = "Θ(1/n) if r ≠ 0, → 1 if r = 0; 0 if t ≤ 0"
     source = "Zuhri et al., arXiv 2504.20966"
 
     # No less is a normal number in float32.
@@ -389,8 +401,7 @@ class Sigmoid(Map):
     n is the number of visible entries, so that a row of zeros has about the weights of softmax. The weights do not sum
     to 1. Adding a constant to the row changes them.
 
-    When to use it. In a model trained with it, where entries are weighed one by one: a row may attend to many fully, or
-    to nothing.
+    When to use it. In a model trained with it. A row may attend to many entries fully, or to nothing.
 
     Source: Ramapuram et al., "Theory, Analysis, and Best Practices for Sigmoid Self-Attention", arXiv 2409.04431.
 
@@ -413,14 +424,16 @@ class Sigmoid(Map):
 
 
 class Hardmax(Map):
-    r"""One-hot of the largest logit: the limit of softmax(z / θ) as θ → 0, and so the bound of every temperature.
+    r"""One-hot of the largest logit: the limit of softmax(z / θ) as θ → 0.
 
     $$w_i = \begin{cases} 1 & z_i = \max_j z_j \\ 0 & \text{otherwise} \end{cases}$$
 
-    Entries that tie for the maximum share the weight equally, as they do in that limit. The gradient is 0.
+    Entries that tie for the maximum share the weight equally, as they do in that limit. The gradient is 0. No
+    temperature gives the largest logit more weight; one may still answer more, since an average of entries can be right
+    where the largest is wrong.
 
-    When to use it. To measure with: it is the limit θ → 0, so its errors are wrong entries on top, not dispersion. Its
-    gradient is 0.
+    When to use it. To measure with: its errors are wrong entries on top, not dispersion. It bounds the weight, not the
+    accuracy, of every temperature.
 
     >>> hardmax(jnp.array([1.0, 3.0, 3.0, 2.0]))
     Array([0. , 0.5, 0.5, 0. ], dtype=float32)
@@ -484,7 +497,7 @@ class SignedL1(Map):
     exact_zeros = True
     signed = True
     formula = "z / (1 + Σ|z|)"
-    largest_weight = DISPERSES
+    largest_weight = "Θ(1/n) if r ≠ 0, = δ/(1 + δ) if r = 0"
     source = "published as Softpick"
 
     def weights(self, row: Row) -> Float[Array, "*shape"]:

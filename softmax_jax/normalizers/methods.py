@@ -46,13 +46,13 @@ def method(
     """Registers a map over a scale under a name; the decorated function is empty and holds the docstring.
 
     Arguments:
-        name: the name that `normalizer` knows.
-        part: the map.
-        scale: the class of the scale.
-        formula: in plain text, as in `Entry`.
-        largest_weight: as in `Entry`.
-        source: as in `Entry`.
-        defaults: those of this method where they differ from those of the scale.
+        name: The name that `normalizer` knows.
+        part: The map.
+        scale: The class of the scale.
+        formula: In plain text, as in `Entry`.
+        largest_weight: As in `Entry`.
+        source: As in `Entry`.
+        defaults: Those of this method where they differ from those of the scale.
     """
 
     def register_with(description: Callable[[], None]) -> Method:
@@ -73,7 +73,10 @@ def temperature_softmax() -> None:
     $$w = \operatorname{softmax}(z / \theta)$$
 
     When to use it. For one known length. The best θ for each length is the mark that adaptive methods are measured
-    against. It delays dispersion and does not end it.
+    against.
+
+    >>> [round(float(weight), 3) for weight in temperature_softmax(jnp.array([1.0, 0.0]), theta=0.5)]
+    [0.881, 0.119]
     """
 
 
@@ -91,9 +94,12 @@ def adaptive_temperature_softmax() -> None:
     $$w = \operatorname{softmax}(\beta(H)\, z),\qquad \beta(H) = \begin{cases} \max(\operatorname{poly}(H), 1) & H >
       0.5 \\ 1 & H \le 0.5 \end{cases}$$
 
-    When to use it. On rows longer than those of training, in a model whose parameters stay as they are. Refit it
-    first (`python fit_temperature.py`): the published β was fitted to another, and exceeds 1 only for 0.849 < H < 5.945
-    nats.
+    When to use it. On rows longer than those of training, in a trained model. Refit it first (`python
+    fit_temperature.py`): the published β exceeds 1 only for 0.849 < H < 5.945 nats.
+
+    >>> z = jnp.array([3.0] + [0.0] * 31)
+    >>> [round(float(weigh(z)[0]), 3) for weigh in (softmax, adaptive_temperature_softmax)]
+    [0.393, 0.962]
     """
 
 
@@ -103,8 +109,12 @@ def ssmax() -> None:
 
     $$w = \operatorname{softmax}((s \log n + b)\, z)$$
 
-    When to use it. In a model that will meet longer rows, with s learned for each head. A lead of δ over all others
-    holds at any length if s·δ > 1. It costs one factor on the query.
+    When to use it. On rows longer than those of training, with s learned for each head. A lead of δ over all others
+    holds at any length if s·δ > 1.
+
+    >>> z = jnp.array([3.0] + [-2.0] * 999)
+    >>> [round(float(weights[0]), 4) for weights in (softmax(z), ssmax(z, s=0.43))]
+    [0.1293, 0.9996]
     """
 
 
@@ -116,7 +126,7 @@ def clipped_ssmax() -> None:
 
     $$w = \operatorname{softmax}(\operatorname{clip}(s \log n + b,\, \mathrm{low},\, \mathrm{high})\, z)$$
 
-    When to use it. As `ssmax`, with β within bounds that training has seen. Beyond the upper bound it disperses.
+    When to use it. As `ssmax`, with β within bounds that training has seen.
     """
 
 
@@ -128,7 +138,7 @@ register("softpick", maps.softpick)
     softpick,
     LogLength,
     "softpick((s·log n + b)·z)",
-    HOLDS_A_LEAD,
+    "→ 1 if s·δ > 1, else Θ(n^(s·δ-1)), with t for δ if r < 0; → 1 if r = 0",
     "Zuhri et al., arXiv 2504.20966",
 )
 def scalable_softpick() -> None:
@@ -136,8 +146,10 @@ def scalable_softpick() -> None:
 
     $$w = \operatorname{softpick}((s \log n + b)\, z)$$
 
-    When to use it. As `softpick`, on rows longer than those of training: its scale keeps the lead that the map would
-    lose.
+    When to use it. As `softpick`, on rows longer than those of training.
+
+    >>> round(float(scalable_softpick(jnp.array([1.0, -1.0, -1.0, -1.0]), s=1.0)[0]), 3)
+    0.571
     """
 
 
@@ -155,8 +167,11 @@ def length_scaled_softmax() -> None:
     $$w = \operatorname{softmax}(\beta z), \qquad \beta = \tfrac{1}{2} \log \frac{(1 - \varepsilon)(n -
       m)}{\varepsilon m}$$
 
-    When to use it. Where about m entries matter, with logits near +1, and the others lie near −1. Nothing is learned: m
-    and the mass ε for the others are given.
+    When to use it. Where about m entries matter, with logits near 1, and the others, near -1, may have the mass ε.
+
+    >>> z = jnp.array([1.0] * 10 + [-1.0] * 190)
+    >>> round(float(length_scaled_softmax(z, m=10, eps=0.25)[:10].sum()), 4)
+    0.75
     """
 
 
@@ -189,8 +204,7 @@ def asentmax() -> None:
     $$w = \operatorname{entmax15}(\beta z),\qquad \beta = \delta + \operatorname{softplus}(\mathrm{weight}) \, (\log
       n)^{2 \tanh(\mathrm{power})}$$
 
-    When to use it. In a model that will meet much longer rows: exact zeros, and a scale that grows. All three numbers
-    may be learned for each head.
+    When to use it. On much longer rows than in training: exact zeros, and a scale that grows, learned for each head.
     """
 
 
@@ -207,8 +221,8 @@ def adaptive_entmax15() -> None:
 
     $$w = \operatorname{entmax15}(\beta(H)\, z),\qquad \beta(H) \text{ as in adaptive}$$
 
-    When to use it. As `adaptive`, where weights may be 0. H is the entropy of softmax: a fit for `adaptive` can be
-    read, but was not made for this map.
+    When to use it. As `adaptive`, with exact zeros. H is the entropy of softmax: a fit for `adaptive` was not made for
+    this map.
     """
 
 
@@ -225,7 +239,7 @@ def as_stieltjes() -> None:
     $$w = \operatorname{stieltjes}(\beta z),\qquad \beta = \delta + \operatorname{softplus}(\mathrm{weight}) \, (\log
       n)^{2 \tanh(\mathrm{power})}$$
 
-    When to use it. As `asentmax`, without zeros: the scale holds the tail together.
+    When to use it. As `asentmax`, without zeros.
     """
 
 
@@ -243,9 +257,8 @@ def llama4() -> None:
     $$w = \operatorname{softmax}(\beta z), \qquad \beta = 1 + a \log\left(\left\lfloor \frac{p + o}{L} \right\rfloor +
       1\right)$$
 
-    When to use it. In a trained model on rows of many times L entries: shorter rows stay as they are. a is
-    `attn_scale`, L `floor_scale`, o `offset`, 1 in Llama 4 and 0 in Mistral 3; p the query's position, from
-    `positions`; without these p + 1 counts the visible entries.
+    When to use it. In a trained model on rows of many times L entries. a is `attn_scale`, L `floor_scale`, o `offset`,
+    1 in Llama 4 and 0 in Mistral 3; p the query's position, from `positions`.
     """
 
 
@@ -265,7 +278,7 @@ def grok2() -> None:
     $$w = \operatorname{softmax}(\beta z), \qquad \beta = \max\left(1, \frac{\log n}{\log 1024}\right)$$
 
     When to use it. As `clipped_ssmax` without an upper bound: rows of up to L = 1024 entries stay as they are; `s` =
-    1/log L gives another L. Grok-2 counts the entries before the query, one less than n under its causal mask.
+    1/log L gives another L.
     """
 
 
@@ -285,8 +298,8 @@ def length_boost() -> None:
 
     $$w = \operatorname{softmax}(\beta z), \qquad \beta = 1 + \alpha \max(\log(n / L), 0)$$
 
-    When to use it. In a trained model on rows longer than the L entries of training: shorter rows stay as they are. α
-    is `s`, and `bias` = 1 - α·log L gives another L than 16.
+    When to use it. In a trained model on rows of more than L = 16 entries. α is `s`, and `bias` = 1 - α·log L gives
+    another L.
     """
 
 
@@ -296,6 +309,6 @@ def yarn() -> None:
 
     $$w = \operatorname{softmax}(\beta z), \qquad \beta = (0.1 \log r + 1)^2$$
 
-    When to use it. In a trained model with rotary positions whose context grows by a factor r. All rows get the same β;
-    r = 1, the default, is softmax.
+    When to use it. In a trained model with rotary positions whose context grows by a factor r, `ratio`. All rows get
+    the same β.
     """

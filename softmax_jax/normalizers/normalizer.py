@@ -147,8 +147,8 @@ class SoftCapped(Map):
 
     c is the `cap`, from 1e-6 to 1e30. The capped logits are all that scale and map see.
 
-    When to use it. In a model that was trained with it: no logit leads by more than 2c. Every method takes `cap`, so
-    `ssmax(cap=50)` is SSMax of capped logits.
+    When to use it. In a model that was trained with it: no logit leads by more than 2c. Every method takes `cap`, as in
+    `ssmax(cap=50)`.
 
     Source: Gemma Team, "Gemma 2", arXiv 2408.00118.
 

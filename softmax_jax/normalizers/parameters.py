@@ -33,17 +33,24 @@ def number(
     """Declares a field of `Numbers`: a number, or several in a tuple.
 
     Arguments:
-        default: the number unless given; None for one that may be left out.
-        rule: in words, what `holds` requires of a finite number.
-        holds: returns whether a finite number is allowed.
-        many: whether the field is a tuple of numbers.
-        learn: whether the number trains with a model.
-        of_query: whether the number was published as linear in the query.
+        default: The number unless given; None for one that may be left out.
+        rule: In words, what `holds` requires of a finite number.
+        holds: Returns whether a finite number is allowed.
+        many: Whether the field is a tuple of numbers.
+        learn: Whether the number trains with a model.
+        of_query: Whether the number was published as linear in the query.
 
-    >>> class Shifted(Numbers):
-    ...     offset: float = number(default=1.0, rule="at least 0", holds=lambda offset: offset >= 0)
-    >>> Shifted(offset=2).offset
-    2.0
+    Returns:
+        A field of a dataclass, with the rule in its metadata.
+
+    Raises:
+        ValueError: The class is called with a number that breaks the rule; the declaration itself raises nothing.
+
+    Example:
+        >>> class Shifted(Numbers):
+        ...     offset: float = number(default=1.0, rule="at least 0", holds=lambda offset: offset >= 0)
+        >>> Shifted(offset=2).offset
+        2.0
     """
     metadata = {"rule": rule, "holds": holds, "many": many, LEARN: learn, OF_QUERY: of_query}
     return dataclasses.field(default=default, metadata=metadata)
@@ -174,17 +181,19 @@ def initial_numbers(
     """Returns the numbers to learn by name, in float32.
 
     Arguments:
-        normalizer: a normalizer.
-        learn: names of numbers, as `number_names` has them.
-        shape: the shape of each number; its own if None.
-        of_query: names of numbers that are linear in the query; they are returned too.
+        normalizer: A normalizer.
+        learn: Names of numbers, as `number_names` has them.
+        shape: The shape of each number; its own if None.
+        of_query: Names of numbers that are linear in the query; they are returned too.
 
     Raises:
-        ValueError for an unknown name, TypeError for a text instead of a tuple.
+        ValueError: For an unknown name.
+        TypeError: For a text instead of a tuple.
 
-    >>> from softmax_jax import normalizer
-    >>> initial_numbers(normalizer("ssmax(s=0.5)"), ("s",), (2, 1, 1))["s"].ravel()
-    Array([0.5, 0.5], dtype=float32)
+    Example:
+        >>> from softmax_jax import normalizer
+        >>> initial_numbers(normalizer("ssmax(s=0.5)"), ("s",), (2, 1, 1))["s"].ravel()
+        Array([0.5, 0.5], dtype=float32)
     """
     names = number_names(normalizer)
     known = [name for name in names if names.count(name) == 1]

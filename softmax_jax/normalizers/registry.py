@@ -123,18 +123,28 @@ METHODS = MappingProxyType(_methods)
 def register(
     name: str, map: MapLike, scale: type[Scale] | None = None, entry: Entry = UNWRITTEN, **defaults: Any
 ) -> Method:
-    """Makes a map over a scale known under a name in every command, layer and transformation; returns the method.
+    """Makes a map over a scale known under a name in every command, layer and transformation.
 
     Arguments:
-        name: a new Python identifier.
-        map: a map, or a function with the signature of `jax.nn.softmax`, whose keyword-only parameters are its numbers.
-        scale: a class of scales, or None for β = 1.
-        entry: what the documentation says of the method.
-        defaults: those of this method where they differ from those of map and scale.
+        name: A new Python identifier.
+        map: A map, or a function with the signature of `jax.nn.softmax`, whose keyword-only parameters are its numbers.
+        scale: A class of scales, or None for β = 1.
+        entry: What the documentation says of the method.
+        defaults: Those of this method where they differ from those of map and scale.
+
+    Returns:
+        The method, which weighs logits when it is called.
 
     Raises:
-        ValueError if the name is taken or no identifier, if a number lacks a default or belongs to both, and for a
-        default that breaks its rule or is of no number.
+        TypeError: The map is a class, or the scale is none.
+        ValueError: The name is taken or no identifier, a number lacks a default or belongs to both, or a default breaks
+            its rule or is of no number.
+
+    Example:
+        >>> from softmax_jax import LogLength, sparsemax
+        >>> register("scaled_sparsemax", sparsemax, LogLength, s=0.5).numbers
+        {'s': 0.5, 'bias': 0.0}
+        >>> del _methods["scaled_sparsemax"]  # no other example sees it
     """
     if not name.isidentifier() or name in _methods:
         raise Refusal(f"cannot register {name!r}: a name must be new and a Python identifier")

@@ -69,17 +69,19 @@ def read_mask(
     """Returns a mask as booleans that broadcast to a shape.
 
     Arguments:
-        where: an array, a list or one value, of booleans or of 0 and 1; None for no mask.
-        shape: the shape to which it must broadcast.
-        remedy: what to do with a mask that is to be added to the logits.
-        of: what has the shape, for the message.
-        nonzero: as in `_read_numbers`.
+        where: An array, a list or one value, of booleans or of 0 and 1; None for no mask.
+        shape: The shape to which it must broadcast.
+        remedy: What to do with a mask that is to be added to the logits.
+        of: What has the shape, for the message.
+        nonzero: As in `_read_numbers`.
 
     Raises:
-        TypeError for other types; ValueError for other numbers and for a shape that does not fit.
+        TypeError: For other types.
+        ValueError: For other numbers and for a shape that does not fit.
 
-    >>> read_mask([1, 1, 0], (2, 3), ADD)
-    Array([ True,  True, False], dtype=bool)
+    Example:
+        >>> read_mask([1, 1, 0], (2, 3), ADD)
+        Array([ True,  True, False], dtype=bool)
     """
     if where is None:
         return None
@@ -150,6 +152,10 @@ class Row:
     """Rows of logits along `axis`, in float32 (float64 stays), with -inf in the place of every hidden entry.
 
     What is one number for each row has the row's axes at size 1.
+
+    >>> row = Row.of(jnp.array([1.0, 2.0, 9.0]), -1, jnp.array([True, True, False]))
+    >>> row.count(), row.maximum(row.logits)
+    (Array([2.], dtype=float32), Array([2.], dtype=float32))
     """
 
     logits: Float[Array, "*shape"]
@@ -236,15 +242,15 @@ def weigh(
     """Weighs logits by a map or a normalizer: the one way from logits of a user to weights of their type.
 
     Arguments:
-        part: a map or a normalizer.
-        logits: an array of floating point.
-        axis: one axis, several, or None for all.
+        part: A map or a normalizer.
+        logits: An array of floating point.
+        axis: One axis, several, or None for all.
         where: True at the visible entries; None for no mask.
-        low_hides: whether low numbers hide their entry, as in a call of the part. Without it only `where` and -inf do,
+        low_hides: Whether low numbers hide their entry, as in a call of the part. Without it only `where` and -inf do,
             as in attention, which reads low numbers from its bias.
 
     Raises:
-        TypeError or ValueError for logits, an axis, a mask or numbers of the part that do not fit each other.
+        TypeError, ValueError: For logits, an axis, a mask or numbers of the part that do not fit each other.
     """
     axis, where = axis_and_mask(logits, axis, where)
     part.check(logits, axis)
@@ -265,13 +271,13 @@ def compute_rows(
     """Returns function(row, *operands) of the rows of logits, computed as one operation: the only way to a `Row`.
 
     Arguments:
-        function: a function of a `Row` and of the operands.
-        logits: an array of floating point.
-        axis: the axis, or axes, of a row.
-        where: a boolean mask that broadcasts to the logits, or None.
-        operands: pytrees whose arrays the function reads; it must not close over arrays.
-        low_hides: whether low numbers hide their entry.
-        out: how the result is divided over a mesh with explicit axes; as the logits unless given.
+        function: A function of a `Row` and of the operands.
+        logits: An array of floating point.
+        axis: The axis, or axes, of a row.
+        where: A boolean mask that broadcasts to the logits, or None.
+        operands: Pytrees whose arrays the function reads; it must not close over arrays.
+        low_hides: Whether low numbers hide their entry.
+        out: How the result is divided over a mesh with explicit axes; as the logits unless given.
     """
 
     def compute(logits: Array, where: Mask, *operands: Any) -> Any:

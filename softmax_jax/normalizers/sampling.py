@@ -35,17 +35,28 @@ def top_k_mask(
     """Returns the mask of the k largest visible logits of each row.
 
     Logits that tie with the k-th largest are all kept, so there may be more than k: the result does not depend on
-    the order of the row. With fewer than k visible, all are kept. What is hidden is never kept. `k` is a whole number
-    of at least 1, or an array of them that broadcasts against the logits, with size 1 along `axis`; one below 1 in an
-    array of JAX, whose numbers are not read, counts as 1.
+    the order of the row. With fewer than k visible, all are kept. What is hidden is never kept.
 
-    Raises ValueError for another k and for several axes, TypeError for a k that is not whole.
+    Arguments:
+        logits: An array of floating point.
+        k: A whole number of at least 1, or an array of them that broadcasts against the logits, with size 1 along
+            `axis`. One below 1 in an array of JAX, whose numbers are not read, counts as 1.
+        axis: The axis of a row, of which there is one.
+        where: True at the visible entries; None for no mask.
 
-    >>> top_k_mask(jnp.array([3.0, 1.0, 2.0, 2.0]), 2)
-    Array([ True, False,  True,  True], dtype=bool)
-    >>> top_k_mask(jnp.array([[3.0, 1.0, 2.0], [3.0, 1.0, 2.0]]), jnp.array([[1], [2]]))
-    Array([[ True, False, False],
-           [ True, False,  True]], dtype=bool)
+    Returns:
+        True at the entries that are kept, in the shape of the logits.
+
+    Raises:
+        TypeError: k is not whole.
+        ValueError: k is below 1, or there are several axes.
+
+    Example:
+        >>> top_k_mask(jnp.array([3.0, 1.0, 2.0, 2.0]), 2)
+        Array([ True, False,  True,  True], dtype=bool)
+        >>> top_k_mask(jnp.array([[3.0, 1.0, 2.0], [3.0, 1.0, 2.0]]), jnp.array([[1], [2]]))
+        Array([[ True, False, False],
+               [ True, False,  True]], dtype=bool)
     """
     checks.whole_each("k", k, 1, 10)
     axis, where = axis_and_mask(logits, axis, where, k=k)
@@ -69,17 +80,28 @@ def top_p_mask(
     $$\text{kept}_i \iff \sum_{z_j > z_i} \operatorname{softmax}(z)_j < p$$
 
     Logits that tie with the smallest kept are all kept: the result does not depend on the order of the row. The
-    largest are kept for any p, at p = 1 all are whose weight is not 0. What is hidden is never kept. `p` is a
-    number above 0 and at most 1, or an array of them that broadcasts against the logits.
+    largest are kept for any p, at p = 1 all are whose weight is not 0. What is hidden is never kept.
 
-    Raises ValueError for another p and for several axes.
+    Arguments:
+        logits: An array of floating point.
+        p: A number above 0 and at most 1, or an array of them that broadcasts against the logits.
+        axis: The axis of a row, of which there is one.
+        where: True at the visible entries; None for no mask.
 
-    Source: Holtzman et al., "The Curious Case of Neural Text Degeneration", arXiv 1904.09751.
+    Returns:
+        True at the entries that are kept, in the shape of the logits.
 
-    >>> top_p_mask(jnp.log(jnp.array([0.125, 0.5, 0.125, 0.25])), 0.75)
-    Array([False,  True, False,  True], dtype=bool)
-    >>> top_p_mask(jnp.log(jnp.array([0.125, 0.5, 0.125, 0.25])), 0.8)
-    Array([ True,  True,  True,  True], dtype=bool)
+    Raises:
+        ValueError: p is another number, or there are several axes.
+
+    Example:
+        >>> top_p_mask(jnp.log(jnp.array([0.125, 0.5, 0.125, 0.25])), 0.75)
+        Array([False,  True, False,  True], dtype=bool)
+        >>> top_p_mask(jnp.log(jnp.array([0.125, 0.5, 0.125, 0.25])), 0.8)
+        Array([ True,  True,  True,  True], dtype=bool)
+
+    References:
+        Holtzman et al., "The Curious Case of Neural Text Degeneration", arXiv 1904.09751.
     """
     require("p", p, "above 0 and at most 1, such as 0.9", lambda p: 0 < p <= 1)
     axis, where = axis_and_mask(logits, axis, where, p=p)
@@ -109,16 +131,26 @@ def min_p_mask(
     \iff z_i - \max_j z_j \ge \log p_\text{base}$$
 
     So it keeps few entries where the model is sure, and many where it is not. The largest are kept for any p_base: at 1
-    they alone are, at 0 all that is visible is. What is hidden is never kept. `p_base` is a number from 0 to 1, or an
-    array of them that broadcasts against the logits, with size 1 along `axis`.
+    they alone are, at 0 all that is visible is. What is hidden is never kept.
 
-    Raises ValueError for another p_base and for several axes.
+    Arguments:
+        logits: An array of floating point.
+        p_base: A number from 0 to 1, or an array of them that broadcasts against the logits, with size 1 along `axis`.
+        axis: The axis of a row, of which there is one.
+        where: True at the visible entries; None for no mask.
 
-    Source: Nguyen et al., "Turning Up the Heat: Min-p Sampling for Creative and Coherent LLM Outputs", arXiv
-    2407.01082.
+    Returns:
+        True at the entries that are kept, in the shape of the logits.
 
-    >>> min_p_mask(jnp.log(jnp.array([0.125, 0.5, 0.125, 0.25])), 0.3)
-    Array([False,  True, False,  True], dtype=bool)
+    Raises:
+        ValueError: p_base is another number, or there are several axes.
+
+    Example:
+        >>> min_p_mask(jnp.log(jnp.array([0.125, 0.5, 0.125, 0.25])), 0.3)
+        Array([False,  True, False,  True], dtype=bool)
+
+    References:
+        Nguyen et al., "Turning Up the Heat: Min-p Sampling for Creative and Coherent LLM Outputs", arXiv 2407.01082.
     """
     require("p_base", p_base, "from 0 to 1, such as 0.1", lambda p: 0 <= p <= 1)
     axis, where = axis_and_mask(logits, axis, where, p_base=p_base)
@@ -174,24 +206,27 @@ def gumbel_softmax(
     $$w = \operatorname{softmax}((z + g) / \theta), \qquad g_i = -\log(-\log u_i), \quad u_i \sim U(0, 1)$$
 
     Arguments:
-        key: a key of `jax.random`.
-        logits: an array of floating point.
-        axis: the axis, or axes, of a row.
+        key: A key of `jax.random`.
+        logits: An array of floating point.
+        axis: The axis, or axes, of a row.
         where: True at the visible entries; None for no mask.
         temperature: θ, above 0; the lower, the closer the weights are to one-hot.
-        hard: whether the weights are the one-hot of the draw, with the gradient of the soft ones, as in
+        hard: Whether the weights are the one-hot of the draw, with the gradient of the soft ones, as in
             `straight_through`. Should two perturbed logits be the same float, they share it.
 
     Returns:
         Weights in the shape and type of the logits.
 
     Raises:
-        ValueError for a temperature, here called theta, that is not positive.
+        ValueError: The temperature, here called theta, is not positive.
 
-    Source: Jang, Gu, Poole, arXiv 1611.01144; Maddison, Mnih, Teh, "The Concrete Distribution", arXiv 1611.00712.
+    Example:
+        >>> logits, where = jnp.array([0.0, 0.0, 9.0]), jnp.array([True, True, False])
+        >>> gumbel_softmax(jax.random.key(0), logits, where=where, hard=True)
+        Array([0., 1., 0.], dtype=float32)
 
-    >>> gumbel_softmax(jax.random.key(0), jnp.array([0.0, 0.0, 9.0]), where=jnp.array([True, True, False]), hard=True)
-    Array([0., 1., 0.], dtype=float32)
+    References:
+        Jang, Gu, Poole, arXiv 1611.01144; Maddison, Mnih, Teh, "The Concrete Distribution", arXiv 1611.00712.
     """
     checks.flag("hard", hard)
     normalizer = Normalizer(softmax, ConstantTemperature(temperature))

@@ -24,6 +24,12 @@ class Scale(Numbers, abc.ABC):
     """Gives β of each row, from the `Row`. One that reads only its `count` and `entropy` may ride a fused kernel too.
 
     A subclass has its numbers as fields, each with a default, and defines `of_row`.
+
+    >>> class Constant(Scale):
+    ...     def of_row(self, row):
+    ...         return row.number(2.0)
+    >>> Constant()(jnp.zeros(3), -1, None)
+    Array([2.], dtype=float32)
     """
 
     @abc.abstractmethod
@@ -36,7 +42,11 @@ class Scale(Numbers, abc.ABC):
 
 
 class ConstantTemperature(Scale):
-    """One temperature for every row: β = 1/θ. `theta` > 0; below 1 it sharpens."""
+    """One temperature for every row: β = 1/θ. `theta` > 0; below 1 it sharpens.
+
+    >>> ConstantTemperature(theta=0.5)(jnp.zeros(3), -1, None)
+    Array([2.], dtype=float32)
+    """
 
     theta: ArrayLike = number(default=1.0, rule="above 0, such as 1.0", holds=lambda theta: theta > 0)
 
@@ -49,6 +59,9 @@ class InverseTemperature(Scale):
 
     For a β that something else computes, such as one per query of shape (batch, heads, queries, 1). At 0 all
     visible entries weigh the same; below 0 the order of the logits is reversed.
+
+    >>> InverseTemperature(beta=2.0)(jnp.zeros(3), -1, None)
+    Array([2.], dtype=float32)
     """
 
     beta: ArrayLike = number(default=1.0)
@@ -64,6 +77,9 @@ class LogLength(Scale):
     entries.
 
     Source: Nakanishi, "Scalable-Softmax Is Superior for Attention", arXiv 2501.19399.
+
+    >>> round(float(LogLength(s=0.5)(jnp.zeros(100), -1, None)[0]), 3)
+    2.303
     """
 
     s: ArrayLike = number(default=1 / math.log(16), learn=True)
@@ -83,6 +99,9 @@ class ClippedLogLength(Scale):
     The default bounds leave rows of up to 16 entries as they are and stop at rows of 4096. A learned `s` gets
     no gradient from a row at a bound. `low` must lie below `high`. With s = 1/log L, `low` = 1 and no bound above it
     is the scale of Grok-2, β = max(1, log n / log L), which counts the entries before the query, one less.
+
+    >>> ClippedLogLength(s=1.0, low=1.0, high=3.0)(jnp.zeros(100), -1, None)
+    Array([3.], dtype=float32)
     """
 
     s: ArrayLike = number(default=1 / math.log(16), learn=True)
@@ -112,6 +131,9 @@ class LogLengthPower(Scale):
 
     Source: Vasylenko et al., "Long-Context Generalization with Sparse Attention", arXiv 2506.16640, where
     `weight` and `power` are linear in the query, as `NnxAttention` and `LinenAttention` learn them with `of_query`.
+
+    >>> round(float(LogLengthPower(weight=0.0, power=0.5, delta=1.0)(jnp.zeros(100), -1, None)[0]), 3)
+    3.843
     """
 
     weight: ArrayLike = number(default=0.0, learn=True, of_query=True)
@@ -187,6 +209,9 @@ class LengthRule(Scale):
     `m` > 0 and 0 < `eps` < 1.
 
     Source: a note of 2017 on softmax over long rows.
+
+    >>> round(float(LengthRule(m=10, eps=0.25)(jnp.zeros(200), -1, None)[0]), 3)
+    2.022
     """
 
     m: ArrayLike = number(default=1.0, rule="above 0, such as 1.0", holds=lambda m: m > 0)
@@ -212,6 +237,9 @@ class EntropyPolynomial(Scale):
     exceeds 1 only for 0.849 < H < 5.945 nats.
 
     Source: Veličković et al., "softmax is not enough", arXiv 2410.01104, the adaptive temperature function.
+
+    >>> round(float(EntropyPolynomial()(jnp.zeros(32), -1, None)[0]), 3)  # at H = log 32
+    2.309
     """
 
     coefficients: tuple[ArrayLike, ...] = number(default=(-0.037, 0.481, -2.3, 4.917, -1.791), many=True)

@@ -68,8 +68,7 @@ class Sparsemax(Threshold):
 
     Equal to `entmax` at `alpha` = 2.
 
-    When to use it. Where few entries matter and the others should get exactly 0. A lead of 1 takes the whole row,
-    however long.
+    When to use it. Where few entries matter and the others should get exactly 0. A lead of 1 takes the whole row.
 
     Source: Martins & Astudillo, "From Softmax to Sparsemax", ICML 2016.
 
@@ -95,8 +94,7 @@ class Entmax15(Threshold):
 
     Equal to `entmax` at `alpha` = 1.5.
 
-    When to use it. Where zeros are wanted and sparsemax is too blunt: weights leave 0 smoothly, and a lead of 2 takes
-    the row.
+    When to use it. As `sparsemax`, but weights leave 0 smoothly. A lead of 2 takes the row.
 
     Source: Peters, Niculae, Martins, "Sparse Sequence-to-Sequence Models", ACL 2019.
 
@@ -125,8 +123,7 @@ class Entmax(Threshold):
     array may hold and which is softmax. Above 2 a weight near 0 changes steeply with its logit, and so is only
     as good as the digits of the logits.
 
-    When to use it. Where sparsity should be learned, for each head if wanted: α = 1 is softmax, 2 sparsemax, larger
-    tends to hardmax. A plain 1.25, 1.5 or 2 takes half the time of other numbers and arrays.
+    When to use it. Where sparsity should be learned: α = 1 is softmax, 2 sparsemax, larger tends to hardmax.
 
     Raises ValueError for a plain number that is not above 1, or above 1e6.
 
@@ -162,8 +159,8 @@ class Stieltjes(Threshold):
     `q` > 0 is a number, or an array that broadcasts against the logits with the row's axis at size 1. A logit
     of -inf gets 0.
 
-    When to use it. Where no entry should be lost to sight: weights fall as a power of the distance to the top, not
-    exponentially. Without a scale the tail disperses.
+    When to use it. Where no entry should be lost to sight: weights fall as a power of the distance to the top. Without
+    a scale the tail disperses.
 
     Raises ValueError for a plain number below 1e-6 or above 1e6.
 

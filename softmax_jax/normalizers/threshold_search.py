@@ -147,12 +147,12 @@ def _search(
     """Finds the threshold from `start` on at which a falling total is 1; `start` where the total is less there.
 
     Arguments:
-        family: the weights, whose `advance` and `end` the search uses.
-        total: the falling total.
-        guide: a total that rises about as much towards lower thresholds: it gives the first slope.
+        family: The weights, whose `advance` and `end` the search uses.
+        total: The falling total.
+        guide: A total that rises about as much towards lower thresholds: it gives the first slope.
         eps: ε of each row.
-        start: a threshold that is not above the solution.
-        entries: length of the row.
+        start: A threshold that is not above the solution.
+        entries: Length of the row.
 
     The secant through two points on the near side of the solution never passes it where (total^ε - 1) / ε is
     convex in what `advance` is linear in. Where that does not hold, a step may lead out of the interval known to hold

@@ -1,14 +1,15 @@
 """The data of the pages: where each file comes from, and that pages say what it holds."""
 
-import hashlib
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from docs import manifest
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.temperature import checkpoint_sha256
 
@@ -28,15 +29,65 @@ PUBLISHED = re.compile(r"^\*(published|no model)")
 """Rows in italics, which no model here answered."""
 
 
-def test_every_file_says_where_it_comes_from_and_is_the_one_that_was_written():
-    files = {str(path.relative_to(DATA)) for path in DATA.rglob("*") if path.is_file()} - {"manifest.json"}
-    assert MANIFEST.keys() == files
-    for name, entry in MANIFEST.items():
-        digest = hashlib.sha256((DATA / name).read_bytes()).hexdigest()
-        assert digest == entry["sha256"], (
-            f"{name} is another file: run its command and write its entry of manifest.json"
-        )
-        assert entry.keys() >= {"command", "date", "commit", "versions"}
+FILES = sorted(
+    str(path.relative_to(DATA)) for path in DATA.rglob("*") if path.is_file() and path.name != "manifest.json"
+)
+
+
+def test_every_file_has_an_entry():
+    assert sorted(MANIFEST) == FILES
+
+
+@pytest.mark.parametrize("file", MANIFEST)
+def test_a_file_is_the_one_that_was_written_and_says_where_it_comes_from(file: str):
+    entry = MANIFEST[file]
+    assert manifest.sha256(file) == entry["sha256"], f"run the command of {file}, then python -m docs.manifest {file}"
+    assert manifest.lacking(entry) == set()
+    assert entry.keys() <= {*manifest.ALWAYS, *sum(manifest.KINDS.values(), ()), "checkpoints", "key", "note"}
+    assert set(entry.get("from", ())) <= MANIFEST.keys()
+
+
+WITHOUT_SEEDS = {
+    "paper.json",
+    *(f"polynomial/{name}.csv" for name in ("coefficients", "curves", "sensitivity", "used")),
+}
+"""Files on trained models that hold intervals or counts over all seeds."""
+OF_SEEDS = [file for file, entry in MANIFEST.items() if entry["kind"] == "models" and file not in WITHOUT_SEEDS]
+
+
+@pytest.mark.parametrize("file", OF_SEEDS)
+def test_a_file_on_trained_models_has_the_seeds_that_it_says(file: str):
+    said, seeds = MANIFEST[file]["seeds"], pl.read_csv(DATA / file, columns=["seed"])["seed"].n_unique()
+    assert str(said).startswith(str(seeds))
+
+
+def test_an_entry_is_written_only_with_what_its_kind_asks_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "new.csv").write_text("n,accuracy\n")
+    (tmp_path / "manifest.json").write_text("{}")
+    for name, value in {"DATA": tmp_path, "ROOT": tmp_path, "PATH": tmp_path / "manifest.json"}.items():
+        monkeypatch.setattr(manifest, name, value)
+    words = [
+        "docs.manifest",
+        "new.csv",
+        "--kind",
+        "means as printed",
+        "--command",
+        "x",
+        "--commit",
+        "y",
+        "--seeds",
+        "3",
+    ]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit):
+        manifest.main()
+    assert "new.csv: give --machine, --sets" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", [*words, "--machine", "2 CPU cores", "--sets", "64"])
+    manifest.main()
+    entry = json.loads((tmp_path / "manifest.json").read_text())["new.csv"]
+    assert (entry["sets"], entry["seeds"], manifest.lacking(entry)) == (64, 3, set())
 
 
 @pytest.mark.full

@@ -63,11 +63,11 @@ def parse(
     A `~` behind an equals sign is the home of the user, as the shell makes it behind a blank.
 
     Arguments:
-        arguments: the dataclass of the options
-        args: the words of the command line, those of this process by default
-        example: a command to show above the help
-        quick: values of options that are left out, where --quick is given
-        options: those of `tyro.cli`
+        arguments: The dataclass of the options
+        args: The words of the command line, those of this process by default
+        example: A command to show above the help
+        quick: Values of options that are left out, where --quick is given
+        options: Those of `tyro.cli`
 
     Returns:
         An instance of the dataclass. Modules that the words name may be imported afterwards.

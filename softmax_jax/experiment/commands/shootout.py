@@ -130,11 +130,11 @@ def compete(
     """Trains these settings under each normalizer, continuing its run in the directory, and tests all alike.
 
     Arguments:
-        config: the settings of training.
-        normalizers: the names of the normalizers.
-        lengths: the lengths to test at, beside the length of training; those of the task if there are none.
-        directory: where each normalizer's run has a directory of its own.
-        console: where to print progress.
+        config: The settings of training.
+        normalizers: The names of the normalizers.
+        lengths: The lengths to test at, beside the length of training; those of the task if there are none.
+        directory: Where each normalizer's run has a directory of its own.
+        console: Where to print progress.
 
     Raises:
         Refusal, NotFiniteError, Interrupted: as `train` does.

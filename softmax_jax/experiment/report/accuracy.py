@@ -51,10 +51,10 @@ def accuracy_chart(
     Curves that coincide are one line with all their names.
 
     Arguments:
-        frame: columns normalizer, n, seed and accuracy; with a column run, each run has a panel
-        title: a statement
-        reference: published accuracies
-        subtitle: what to know to read the chart, by default the number of seeds
+        frame: Columns normalizer, n, seed and accuracy; with a column run, each run has a panel
+        title: A statement
+        reference: Published accuracies
+        subtitle: What to know to read the chart, by default the number of seeds
     """
     if "run" in frame.columns:
         runs = frame.group_by("run", maintain_order=True)

@@ -175,17 +175,17 @@ def named_lines(
     """Returns a whole chart of `lines`, one for each value of a field, with its name at its end, over other layers.
 
     Arguments:
-        frame: rows with the columns of `x` and `field`, `value`, and for bands `low` and `high`
-        x: the axis of the lengths
-        y: the axis of the values, whose scale has a domain
-        title: the title of the chart
-        field: the column of the names
-        colours: a colour for each name, by default those of `palette`
-        text: the column of the texts at the ends of the lines, by default `field`
-        under: layers below the lines
-        width: pixels of the panel
-        height: pixels of the panel
-        options: those of `lines`
+        frame: Rows with the columns of `x` and `field`, `value`, and for bands `low` and `high`
+        x: The axis of the lengths
+        y: The axis of the values, whose scale has a domain
+        title: The title of the chart
+        field: The column of the names
+        colours: A colour for each name, by default those of `palette`
+        text: The column of the texts at the ends of the lines, by default `field`
+        under: Layers below the lines
+        width: Pixels of the panel
+        height: Pixels of the panel
+        options: Those of `lines`
     """
     colour = colour_by(field, colours or palette(frame[field]), legend=False)
     layers = [*under, *lines(frame, x, y, colour, **options), *ends(frame, x, y, colour, height, text)]

@@ -67,11 +67,11 @@ def _build(
     """Calls the functions that a text names.
 
     Arguments:
-        option: the option of the command line that holds the text, for messages.
-        text: calls of the functions, such as `chain(clip_by_global_norm(1.0), adam)`.
-        functions: what the text may name.
-        given: the arguments that the program gives to a function, by the function's parameters.
-        options: further numbers for the functions that are given any.
+        option: The option of the command line that holds the text, for messages.
+        text: Calls of the functions, such as `chain(clip_by_global_norm(1.0), adam)`.
+        functions: What the text may name.
+        given: The arguments that the program gives to a function, by the function's parameters.
+        options: Further numbers for the functions that are given any.
 
     Raises:
         Refusal: if the text is no such call, or a function refuses its numbers.

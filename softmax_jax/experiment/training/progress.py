@@ -82,13 +82,13 @@ def with_progress(
     """Yields each result, with a bar on a terminal and a line per result in a log.
 
     Arguments:
-        results: what is computed while it is iterated over.
-        costs: the cost of each result, in any unit; lengths, where there are no names: an item costs about the same in
+        results: What is computed while it is iterated over.
+        costs: The cost of each result, in any unit; lengths, where there are no names: an item costs about the same in
             any set.
-        doing: the verb before each name, such as measuring.
-        names: names of the results.
-        said: returns a summary of a result, which ends its line; a terminal shows that line too.
-        parts: moves the bar while a result is computed.
+        doing: The verb before each name, such as measuring.
+        names: Names of the results.
+        said: Returns a summary of a result, which ends its line; a terminal shows that line too.
+        parts: Moves the bar while a result is computed.
     """
     names = names or [f"n = {n}" for n in costs]
     console = Console(stderr=True)

@@ -259,10 +259,10 @@ def read_checkpoint(run: Path, path: Path, config: Config, shapes: Any) -> Any:
     """Returns the arrays of a run's checkpoint, whole on this process's first device.
 
     Arguments:
-        run: the directory of the run.
-        path: the checkpoint in it.
-        config: the settings of the run.
-        shapes: names, shapes and types of the arrays.
+        run: The directory of the run.
+        path: The checkpoint in it.
+        config: The settings of the run.
+        shapes: Names, shapes and types of the arrays.
 
     Raises:
         Refusal: in one line, unless every file is as it was written, for a run of these settings.

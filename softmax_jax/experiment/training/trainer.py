@@ -113,12 +113,12 @@ def train_steps(
     """Trains one seed.
 
     Arguments:
-        run: settings, task and optimizer.
-        value_and_gradient: the loss and its gradient, as `padded_gradient` returns them.
-        state: the state of the seed, without a seed axis.
-        first_step: the number of the first step.
-        steps: how many steps to train.
-        parts: into how many parts the sets of a batch are divided; the other parts are on the devices beside this one.
+        run: Settings, task and optimizer.
+        value_and_gradient: The loss and its gradient, as `padded_gradient` returns them.
+        state: The state of the seed, without a seed axis.
+        first_step: The number of the first step.
+        steps: How many steps to train.
+        parts: Into how many parts the sets of a batch are divided; the other parts are on the devices beside this one.
 
     Returns:
         The state after the last step, and means over all steps.

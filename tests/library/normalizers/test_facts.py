@@ -31,21 +31,23 @@ def test_sums_zeros_and_signs(name):
     assert ((rounded == 0).any() or (weights == 0).any()) == fact.exact_zeros
 
 
-def largest_weight(name, n, delta):
-    """Of one logit `delta` above n - 1 equal ones, all positive and in float64."""
+def largest_weight(name, n, delta, rest=0.25):
+    """Of one logit `delta` above n - 1 equal ones, in float64."""
     with jax.enable_x64(True):
-        logits = jnp.full((1, n), 0.25).at[0, 0].add(delta)
+        logits = jnp.full((1, n), rest).at[0, 0].add(delta)
         return float(sj.normalizer(name)(logits)[0, 0])
 
 
-def slope(name, delta):
+def slope(name, delta, rest=0.25):
     """Exponent of n in the largest weight, between rows of 2^14 and 2^20."""
-    short, long = (np.log(largest_weight(name, 2**power, delta)) for power in (14, 20))
+    short, long = (np.log(largest_weight(name, 2**power, delta, rest)) for power in (14, 20))
     return (long - short) / np.log(2**6)
 
 
 EXPONENTS = {
     DISPERSES: lambda delta, numbers: -1.0,
+    **{sj.METHODS[name].entry.largest_weight: lambda delta, numbers: -1.0 for name in ("softpick", "signed_l1")},
+    sj.METHODS["scalable_softpick"].entry.largest_weight: lambda delta, numbers: min(numbers["s"] * delta - 1, 0.0),
     HOLDS_A_LEAD: lambda delta, numbers: min(numbers["s"] * delta - 1, 0.0),
     sj.METHODS["length_scaled"].entry.largest_weight: lambda delta, numbers: min(delta / 2 - 1, 0.0),
     sj.METHODS["llama4"].entry.largest_weight: lambda delta, numbers: min(numbers["attn_scale"] * delta - 1, 0.0),
@@ -76,3 +78,39 @@ def test_the_largest_weight_goes_where_the_table_says(name, delta):
         assert name == "top_k"
         assert slope(name, delta) == pytest.approx(-1, abs=0.01)
         assert float(sj.normalizer("top_k")(jnp.arange(100.0) / 100)[-1]) >= 1 / 8
+
+
+@pytest.mark.parametrize(
+    ("name", "rest", "delta", "limit"),
+    [
+        ("softpick", 0.0, 2.0, 1.0),
+        ("softpick", -1.0, 0.5, 0.0),
+        ("scalable_softpick", 0.0, 0.5, 1.0),
+        ("scalable_softpick", -1.0, 6.0, 1.0),  # s·t = 1.8
+        ("signed_l1", 0.0, 2.0, 2 / 3),
+    ],
+)
+def test_the_offset_decides_the_limit_as_the_table_says(name, rest, delta, limit):
+    assert largest_weight(name, 2**20, delta, rest) == pytest.approx(limit, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "rest", "delta", "exponent"),
+    [
+        ("softpick", -1.0, 3.0, -1.0),
+        ("signed_l1", -1.0, 3.0, -1.0),
+        # s·δ = 1.08 would hold the lead above positive logits; what counts above negative ones is s·t = 0.72.
+        ("scalable_softpick", -1.0, 3.0, 2 / np.log(16) - 1),
+    ],
+)
+def test_the_offset_decides_the_exponent_as_the_table_says(name, rest, delta, exponent):
+    assert slope(name, delta, rest) == pytest.approx(exponent, abs=0.02)
+
+
+def test_no_temperature_gives_the_largest_logit_more_weight_than_hardmax_and_one_answers_more():
+    """Two entries that answer alike outweigh the one with the largest logit."""
+    logits, answers = jnp.array([1.0, 0.9, 0.9]), jnp.array([0.0, 1.0, 1.0])
+    weights = sj.normalizer("temperature(0.5)")(logits)
+    assert weights.max() < sj.hardmax(logits).max() == 1
+    assert float(sj.hardmax(logits) @ answers) == 0
+    assert float(weights @ answers) > 0.5

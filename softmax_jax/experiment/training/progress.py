@@ -1,12 +1,15 @@
 """Progress on a terminal or in a log while something long is computed."""
 
+import contextlib
 import functools
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 T = TypeVar("T")
 
@@ -26,6 +29,41 @@ class Parts:
         """Moves the bar."""
         if self.advance:
             self.advance(cost)
+
+
+SILENCE = 8.0
+"""Seconds after which a log is told what goes on."""
+
+
+@contextlib.contextmanager
+def not_silent(doing: str) -> Iterator[Callable[[str], None]]:
+    """Says every `SILENCE` seconds what is being done, and for how long; yields what prints a line in between.
+
+    A thread does that, since compiling and drawing hold the one that waits for them. A terminal shows a bar instead.
+    """
+    console, ended = Console(stderr=True), threading.Event()
+    if console.is_terminal:
+        with console.status(doing):
+            yield lambda line: console.print(line, markup=False, highlight=False)
+        return
+    last, started = [time.monotonic()], time.monotonic()
+
+    def say(line: str) -> None:
+        last[0] = time.monotonic()
+        print(line, file=sys.stderr, flush=True)
+
+    def remind() -> None:
+        while not ended.wait(SILENCE / 8):
+            if time.monotonic() - last[0] >= SILENCE:
+                say(f"{doing}, {time.monotonic() - started:.0f} s so far")
+
+    reminder = threading.Thread(target=remind, daemon=True)
+    reminder.start()
+    try:
+        yield say
+    finally:
+        ended.set()
+        reminder.join()
 
 
 def with_progress(
@@ -49,18 +87,19 @@ def with_progress(
     """
     names = names or [f"n = {n}" for n in costs]
     console = Console(stderr=True)
-    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Progress(
-        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(names[0], total=sum(costs))
+    columns = (TextColumn(doing), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    with contextlib.ExitStack() as stack:
+        bar = stack.enter_context(Progress(*columns, console=console, transient=True, disable=not console.is_terminal))
+        said_in_log = None if console.is_terminal else stack.enter_context(not_silent(doing))
+        task = bar.add_task(f"{names[0]} (1 of {len(names)})", total=sum(costs))
         if parts:
             parts.advance = functools.partial(bar.advance, task)
-        for result, cost, name, following in zip(results, costs, names, [*names[1:], "done"]):
+        for place, (result, cost, name) in enumerate(zip(results, costs, names), 1):
+            following = f"{names[place]} ({place + 1} of {len(names)})" if place < len(names) else "done"
             bar.update(task, advance=0 if parts else cost, description=following)
-            line = f"{doing} {name}" + (f": {said(result)}" if said else "")
-            if not console.is_terminal:
-                print(line, file=sys.stderr, flush=True)
+            line = f"{doing} {name} ({place} of {len(names)})" + (f": {said(result)}" if said else "")
+            if said_in_log:
+                said_in_log(line)
             elif said:
                 bar.console.print(line, markup=False, highlight=False)
             yield result

@@ -19,23 +19,15 @@ import polars as pl
 from scipy.optimize import least_squares
 
 from softmax_jax.experiment.commands.parse import UnlessGiven
+from softmax_jax.experiment.measures.agreement import MARGIN
 from softmax_jax.experiment.measures.evaluation import evaluate
 from softmax_jax.experiment.measures.frames import read_csv
 from softmax_jax.experiment.measures.references import REFERENCES
-from softmax_jax.experiment.measures.significance import over_seeds
+from softmax_jax.experiment.measures.significance import over_seeds, paired_p_value
 from softmax_jax.experiment.measures.summary import summarize
 from softmax_jax.experiment.measures.table import BASELINE, KEYS
 from softmax_jax.experiment.report import charts, tables
-from softmax_jax.experiment.report.accuracy import (
-    ACCURACY,
-    LENGTHS,
-    MARGIN,
-    UNCONFIRMED,
-    compare,
-    mean_gain,
-    published_cells,
-    verdict,
-)
+from softmax_jax.experiment.report.accuracy import ACCURACY, CHOSEN_BY, LENGTHS, UNCONFIRMED, published_cells
 from softmax_jax.experiment.report.charts import palette
 from softmax_jax.experiment.tasks import rounded_products as products
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
@@ -48,8 +40,6 @@ from studies.common import BEST, SOFT_TO_SHARP, Loaded, RunOptions, load_runs, s
 from studies.recipes import BASE, PRECISION
 
 NORMALIZERS = ("softmax", "adaptive", "ssmax", "hardmax")
-CHOSEN_BY = (16, 64, 256, 1024, 4096)
-"""Lengths whose published accuracies under softmax chose the recipe of `paper`, on sets of another key."""
 GAIN = ("gain", "gain_interval", "p_value", "p_max_t", "detectable")
 RECIPE = ["precision", "rounded", "rate"]
 
@@ -145,6 +135,56 @@ def say_curve() -> str:
     )
 
 
+class Compared(NamedTuple):
+    """A published accuracy beside ours."""
+
+    n: int
+    difference: float
+    """Ours less the published, in points."""
+    agrees: bool
+    """Says whether the 95 % interval of ours holds the published, or they lie less than `MARGIN` apart."""
+    interval: float
+    """Half of that interval; 0 for a single seed."""
+
+
+def compare(summary: pl.DataFrame, row: Mapping[int, float]) -> list[Compared]:
+    """Compares a published row with the summary of one normalizer, at the lengths of both."""
+    ours = summary.filter(pl.col("n").is_in(list(row))).select("n", "accuracy", "interval").rows()
+    apart = [(n, accuracy - row[n], interval or 0.0) for n, accuracy, interval in ours]
+    return [Compared(n, off, abs(off) < max(MARGIN, interval), interval) for n, off, interval in apart]
+
+
+def verdict(compared: Mapping[str, Sequence[Compared]]) -> str:
+    """Says how many cells agree, counts those without a source apart, and says how far each row is off."""
+    cells = [cell for row in compared.values() for cell in row]
+    squares = {name: [cell.difference**2 for cell in row] for name, row in compared.items() if row}
+    apart = ", ".join(f"{name} {sum(row) / len(row):.1f}" for name, row in squares.items())
+    sourced, others = (
+        [cell.agrees for cell in cells if (cell.n in UNCONFIRMED) == unconfirmed] for unconfirmed in (False, True)
+    )
+    unread = f", and {sum(others)} of {len(others)} without a source that could be read" if others else ""
+    return f"{sum(sourced)} of {len(sourced)} cells agree with the published{unread}; mean squared difference: {apart}"
+
+
+def mean_gain(frame: pl.DataFrame, row: Iterable[int], name: str = "adaptive") -> str | None:
+    """Says what a normalizer gains over softmax in the mean of the published lengths, by one test.
+
+    None where the frame has no such lengths, or not both normalizers.
+    """
+    shown = frame.filter(pl.col("normalizer").is_in([BASELINE, name]), pl.col("n").is_in(list(row)))
+    means = shown.group_by("normalizer", "seed", maintain_order=True).agg(pl.mean("accuracy"))
+    ours, baseline = (means.filter(normalizer=which)["accuracy"].to_list() for which in (name, BASELINE))
+    p = paired_p_value(ours, baseline)
+    if p is None:
+        return None
+    gains = np.subtract(ours, baseline).tolist()
+    return (
+        f"{name} gains {with_interval(gains, '.2f')} points over {BASELINE} in the mean of {shown['n'].n_unique()} "
+        f"lengths, from {shown['n'].min()} to {shown['n'].max()} items: p = {p:.1g}, "
+        f"{sum(gain > 0 for gain in gains)} of {len(gains)} seeds gain"
+    )
+
+
 def cells_table(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> str:
     """Returns both published rows beside those of each run, with the ceiling of the first; and the verdicts.
 
@@ -154,8 +194,8 @@ def cells_table(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> str:
     means = ceiling.filter(run=runs[0]).group_by("n").agg(pl.mean("ceiling"))
     rows = {n: [f"{n:,}", f"{mean:.1f}"] for n, mean in means.sort("n").rows()}
     for name, row in ACCURACY.items():
-        for n, cell in published_cells(row, list(rows)).items():
-            rows[n].append(cell + ("†" if name == BASELINE and n in CHOSEN_BY else ""))
+        for n, cell in published_cells(name, row, list(rows)).items():
+            rows[n].append(cell)
     verdicts, columns = [], ["items", "ceiling", *(f"published {name}" for name in ACCURACY)]
     for run in runs:
         run_accuracy = accuracy.filter(run=run).drop("run")

@@ -9,11 +9,11 @@ import pytest
 from softmax_jax.experiment.measures.ceiling import expected_ceiling
 from softmax_jax.experiment.measures.sets import set_keys
 from softmax_jax.experiment.measures.summary import summarize
-from softmax_jax.experiment.report.accuracy import ACCURACY, compare
+from softmax_jax.experiment.report.accuracy import ACCURACY
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.tasks.rounded_products import BITS, PRECISIONS
 from studies.ceilings import ceilings
-from studies.precision import read_recipes, ties
+from studies.precision import compare, read_recipes, ties
 
 ROUNDED = {"bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
 

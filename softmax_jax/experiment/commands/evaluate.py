@@ -1,6 +1,7 @@
 """Evaluates trained models on their task under any normalizer, at the lengths of training and far beyond."""
 
 import dataclasses
+import functools
 import sys
 import time
 from collections.abc import Sequence
@@ -35,10 +36,12 @@ from softmax_jax.experiment.measures.references import TRUE_ITEM
 from softmax_jax.experiment.measures.runs import (
     COLUMNS,
     DEFAULT_NORMALIZERS,
+    RECIPE,
     Loaded,
     fits_beside,
     lengths_to_show,
     load_runs,
+    numbered,
 )
 from softmax_jax.experiment.measures.sets import key_of
 from softmax_jax.experiment.measures.table import EVALUATION
@@ -46,7 +49,7 @@ from softmax_jax.experiment.tasks.rounded_products import NOT_GIVEN, Rounding
 from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.experiment.training.config import settings_of
 from softmax_jax.experiment.training.distributed import ALONE, Cluster, is_leader, join
-from softmax_jax.experiment.training.progress import Parts, not_silent, plain_console, with_progress
+from softmax_jax.experiment.training.progress import Log, Parts, plain_console, with_progress
 from softmax_jax.experiment.training.run_directory import SHIPPED
 
 
@@ -131,7 +134,7 @@ def measure(run: Loaded, evaluation: Evaluation, lengths: Sequence[int], parts: 
     seeds, items = counted(run.config.seeds, "seed"), " ".join(map(str, lengths))
     where = ", ".join([typed_path(run.path), *run.labels.values()])
     print(f"measuring {where}: {seeds} under {', '.join(run.normalizers)}; items {items}", file=sys.stderr)
-    return list(with_progress(measured, lengths, "measuring", said=row, parts=parts))
+    return list(with_progress(measured, lengths, "measuring", numbered(lengths), row, parts))
 
 
 def evaluate(arguments: Arguments) -> None:
@@ -157,7 +160,7 @@ def evaluate(arguments: Arguments) -> None:
     models = {run.name: settings_of(run.config) for run in runs}
     settings = recorded_options(arguments) | {"sets": sets, "models": models}
     seeds = counted(sum({run.path: run.config.seeds for run in runs}.values()), "seed")
-    with results_of("evaluate", arguments.output) as output, not_silent("drawing"):
+    with results_of("evaluate", arguments.output) as output, Log(functools.partial(print, file=sys.stderr), "drawing"):
         paths = findings.write(output, settings, shown, arguments.paper)
     print(f"evaluated {seeds}, {sets} sets of each length, in {time.perf_counter() - start:.0f} s\n")
     findings.show(plain_console(), shown, arguments.lengths, arguments.full)
@@ -171,9 +174,11 @@ def next_step(paths: Sequence[Path], run: Loaded, trusted: str = "") -> str:
 
     `trusted` are options that loading these runs takes.
     """
-    place = typed_path(paths[0])
-    if len(paths) == 1 and paths[0].is_dir() and not run.labels and not fits_beside(paths[0], run.parameters):
-        return f"{program('fit')} --checkpoint {place} --output {place}{trusted}  # fits a temperature to these models"
+    place, fit = typed_path(paths[0]), f"{program('fit')} --checkpoint"
+    if len(paths) == 1 and not run.labels and paths[0].resolve() == (SHIPPED / RECIPE).resolve():
+        return f"{fit} {place} --quick  # refits the curve from entropy to temperature, in about a minute"
+    if len(paths) == 1 and not run.labels and paths[0].is_dir() and not fits_beside(paths[0], run.parameters):
+        return f"{fit} {place} --output {place}{trusted}  # fits a temperature to these models"
     return f"{program('report')} {' '.join(map(typed_path, paths))}{trusted}  # the same in charts, and why"
 
 

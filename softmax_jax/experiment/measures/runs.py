@@ -155,6 +155,15 @@ def lengths_to_show(lengths: Sequence[int], requested: Sequence[int] = (), most:
     return [lengths[place] for place in sorted(nearest)]
 
 
+def numbered(lengths: Sequence[int]) -> list[str]:
+    """Returns a name for each length with its place among them.
+
+    >>> numbered([16, 64])
+    ['n = 16 (1 of 2)', 'n = 64 (2 of 2)']
+    """
+    return [f"n = {length} ({place} of {len(lengths)})" for place, length in enumerate(lengths, 1)]
+
+
 RECIPE = "paper"
 """The preset whose runs are held against the published table."""
 FREE = {"seeds", "first_seed", "chunk", "chunks_per_checkpoint"}

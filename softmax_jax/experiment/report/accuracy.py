@@ -1,20 +1,19 @@
 """Accuracies beside the published ones: the chart, and the table of every measure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import altair as alt
-import numpy as np
 import polars as pl
 from rich.console import Console
 
 from softmax_jax.experiment.measures.ceiling import accuracy_of_ties, significant_bits
-from softmax_jax.experiment.measures.significance import over_seeds, paired_p_value
+from softmax_jax.experiment.measures.significance import over_seeds
 from softmax_jax.experiment.measures.table import BASELINE, EVALUATION
 from softmax_jax.experiment.report import charts
 from softmax_jax.experiment.report.charts import PUBLISHED
-from softmax_jax.experiment.report.tables import groups_of, print_groups, with_interval
+from softmax_jax.experiment.report.tables import groups_of, print_groups
 from softmax_jax.temperature import ALL_LENGTHS
 
 Published = Mapping[str, Mapping[int, float]]
@@ -154,22 +153,3 @@ def published_cells(name: str, row: Mapping[int, float], lengths: Sequence[int])
 def published_note(cells: object) -> str:
     """Returns the source of the published cells, and what the marks in them mean."""
     return "; ".join([SOURCE, *(f"{mark} {meaning}" for mark, meaning in MARKS.items() if mark in str(cells))])
-
-
-def mean_gain(frame: pl.DataFrame, row: Iterable[int], name: str = "adaptive") -> str | None:
-    """Says what a normalizer gains over softmax in the mean of the published lengths, by one test.
-
-    None where the frame has no such lengths, or not both normalizers.
-    """
-    shown = frame.filter(pl.col("normalizer").is_in([BASELINE, name]), pl.col("n").is_in(list(row)))
-    means = shown.group_by("normalizer", "seed", maintain_order=True).agg(pl.mean("accuracy"))
-    ours, baseline = (means.filter(normalizer=which)["accuracy"].to_list() for which in (name, BASELINE))
-    p = paired_p_value(ours, baseline)
-    if p is None:
-        return None
-    gains = np.subtract(ours, baseline).tolist()
-    return (
-        f"{name} gains {with_interval(gains, '.2f')} points over {BASELINE} in the mean of {shown['n'].n_unique()} "
-        f"lengths, from {shown['n'].min()} to {shown['n'].max()} items: p = {p:.1g}, "
-        f"{sum(gain > 0 for gain in gains)} of {len(gains)} seeds gain"
-    )

@@ -43,9 +43,11 @@ def replication(run: Evaluated) -> str | None:
     interval = f" ± {models.gain_interval:.1f}" if models.seeds > 1 else ""
     unread = sum(n in UNCONFIRMED for n in lengths)
     source = f", {unread} without a source that could be read" if unread else ""
-    others = ", ".join(f"{name} {null.method:.1f}" for name, null in zip([*found][1:], nulls))
+    others = ", ".join(f"{null.method:.1f} ({name})" for name, null in zip([*found][1:], nulls))
+    told = "so this distance alone shows nothing" if min(null.method for null in nulls) <= models.method else "all more"
     return (
         f"Root mean square difference from the published row: {BASELINE} {models.baseline:.1f} points, {METHOD} "
         f"{models.method:.1f}; mean gain {models.gain:.1f}{interval} (published {models.published_gain:.1f}; "
-        f"{len(lengths)} lengths{source}). From the published {METHOD} row, rows that replicate nothing lie: {others}."
+        f"{len(lengths)} lengths{source}). Rows that replicate nothing lie as far from the published {METHOD} row as "
+        f"{others}: {told}."
     )

@@ -85,15 +85,16 @@ def why(run: Evaluated) -> str | None:
         run.everything.filter(normalizer=name, n=n)["accuracy"].mean() for name in (HARDMAX, TRUE_ITEM)
     )
     judged = run.summary.filter(pl.col("normalizer").is_in(candidates(run)), n=n)
-    regained = "Nothing else that was measured answers more."
+    regained = "Nothing else that was measured there answers more."
     if len(judged) and (best := judged.row(judged["gain"].arg_max() or 0, named=True))["gain"] > 0:
-        regained = f"The best of {counted(len(judged), 'other')}, {best['normalizer']}, regains {gain_of(best)} points."
+        others = counted(len(judged), "other")
+        regained = f"The best of {others} measured there, {best['normalizer']}, answers {gain_of(best)} points more."
     step = rounded_products.SPACING.get(run.matmul)
-    ties = f"; products rounded to {run.matmul} make items within {step:.1g} in ρ tie" if step else ""
+    ties = f" Products rounded to {run.matmul} make items within {step:.1g} in ρ tie." if step else ""
     return (
         f"At {count(n)} items it answers {by_length[n]:.1f} %. {regained} With all weight on the largest logit "
-        f"(hardmax) {sharpest:.1f} % are right, on the true item {true_item:.1f} %: in the others an item that is not "
-        f"the largest has the largest logit{ties}."
+        f"(hardmax) {sharpest:.1f} % are right, with all on the true item {true_item:.1f} %: in the sets between, "
+        f"another item has the largest logit.{ties}"
     )
 
 
@@ -120,7 +121,9 @@ def helps(run: Evaluated) -> str | None:
     """
     if not (others := candidates(run)):
         return None
-    tested = pl.DataFrame(run.tested, ["normalizer", "n"], orient="row", schema_overrides={"n": pl.Int64})
+    tested = pl.DataFrame(
+        run.tested, ["normalizer", "n"], orient="row", schema_overrides={"normalizer": pl.String, "n": pl.Int64}
+    )
     gains = run.summary.join(tested, ["normalizer", "n"], "semi", maintain_order="left")
     if gains.is_empty():
         return f"Nothing was tested: no set is longer than in training and still undecided under {run.baseline}."

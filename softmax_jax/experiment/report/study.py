@@ -8,12 +8,12 @@ from softmax_jax.experiment.measures.dispersion import HARDMAX, Resolution
 from softmax_jax.experiment.measures.evaluation import evaluate
 from softmax_jax.experiment.measures.one_set import heads_of
 from softmax_jax.experiment.measures.references import TRUE_ITEM
-from softmax_jax.experiment.measures.runs import SHORTEST, Loaded
+from softmax_jax.experiment.measures.runs import SHORTEST, Loaded, numbered
 from softmax_jax.experiment.measures.sets import Draw, key_of
 from softmax_jax.experiment.measures.table import MEASURES, TOP
 from softmax_jax.experiment.report.evaluated import Evaluated, evaluated
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.experiment.training.progress import Parts, not_silent, with_progress
+from softmax_jax.experiment.training.progress import Log, Parts, with_progress
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.temperature import Rows, TemperatureFit
 
@@ -52,7 +52,7 @@ def measure(run: Loaded, lengths: Sequence[int], sets: int) -> Evaluated:
     asked = f"{len(named)} normalizers, {len(lengths)} lengths up to {max(lengths):,} items, {sets} sets at each"
     path = ", ".join([str(run.path), *run.labels.values()])
     print(f"measuring {path}: {asked}, for each of {run.config.seeds} seeds", flush=True)
-    return evaluated(run, list(with_progress(measured, lengths, f"measuring {path}", parts=parts)))
+    return evaluated(run, list(with_progress(measured, lengths, f"measuring {path}", numbered(lengths), parts=parts)))
 
 
 def look_closer(run: Evaluated, of: Loaded, fits: Mapping[str, TemperatureFit], sets: int) -> Study:
@@ -60,10 +60,12 @@ def look_closer(run: Evaluated, of: Loaded, fits: Mapping[str, TemperatureFit], 
     lengths = [of_length.n for of_length in run.measured if of_length.n > 1][::2]
     keys = [key_of(Draw.REPORT)]
     options = {"seeds": of.config.all_seeds, "sets": max(1, sets // SEARCH_SHARE), "keys": keys, "task": run.task}
-    found = with_progress(refit.search_lengths(of.parameters, lengths=lengths, **options), lengths, "searching")
+    found = with_progress(
+        refit.search_lengths(of.parameters, lengths=lengths, **options), lengths, "searching", numbered(lengths)
+    )
     searched = {n: rows for n, (rows,) in zip(lengths, found)}
     resolution = None
     if isinstance(run.task, MaxRetrieval) and run.measured[-1].n >= TOP:
-        with not_silent("reading the logits of single items"):
+        with Log(print, "reading the logits of single items"):
             resolution = dispersion.resolution(of.parameters, task=run.task)
     return Study(run, searched, fits, resolution)

@@ -6,10 +6,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 T = TypeVar("T")
 
@@ -17,6 +18,45 @@ T = TypeVar("T")
 def plain_console(**options: Any) -> Console:
     """Returns a console that prints text as it is: brackets and colons in a name or a path are no markup."""
     return Console(markup=False, emoji=False, **options)
+
+
+SILENCE = 9.0
+"""Seconds after which a log says that work goes on."""
+
+
+class Log:
+    """A log that is not silent for long: while it is open, it says every `SILENCE` seconds what is being done."""
+
+    def __init__(self, print_line: Callable[[str], None], doing: str):
+        self._print_line, self._heard = print_line, threading.Event()
+        self._thread = threading.Thread(target=self._remind, daemon=True)
+        self._open = True
+        self.begin(doing)
+
+    def begin(self, doing: str) -> None:
+        """Names what is done from now on."""
+        self._doing, self._start = doing, time.monotonic()
+
+    def print(self, line: str) -> None:
+        """Prints a line."""
+        self._print_line(line)
+        self._heard.set()
+
+    def _remind(self) -> None:
+        while self._open:
+            if self._heard.wait(SILENCE):
+                self._heard.clear()
+            else:
+                self._print_line(f"{self._doing}: {time.monotonic() - self._start:.0f} s so far")
+
+    def __enter__(self) -> "Log":
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self._open = False
+        self._heard.set()
+        self._thread.join()
 
 
 class Parts:
@@ -29,41 +69,6 @@ class Parts:
         """Moves the bar."""
         if self.advance:
             self.advance(cost)
-
-
-SILENCE = 8.0
-"""Seconds after which a log is told what goes on."""
-
-
-@contextlib.contextmanager
-def not_silent(doing: str) -> Iterator[Callable[[str], None]]:
-    """Says every `SILENCE` seconds what is being done, and for how long; yields what prints a line in between.
-
-    A thread does that, since compiling and drawing hold the one that waits for them. A terminal shows a bar instead.
-    """
-    console, ended = Console(stderr=True), threading.Event()
-    if console.is_terminal:
-        with console.status(doing):
-            yield lambda line: console.print(line, markup=False, highlight=False)
-        return
-    last, started = [time.monotonic()], time.monotonic()
-
-    def say(line: str) -> None:
-        last[0] = time.monotonic()
-        print(line, file=sys.stderr, flush=True)
-
-    def remind() -> None:
-        while not ended.wait(SILENCE / 8):
-            if time.monotonic() - last[0] >= SILENCE:
-                say(f"{doing}, {time.monotonic() - started:.0f} s so far")
-
-    reminder = threading.Thread(target=remind, daemon=True)
-    reminder.start()
-    try:
-        yield say
-    finally:
-        ended.set()
-        reminder.join()
 
 
 def with_progress(
@@ -87,19 +92,23 @@ def with_progress(
     """
     names = names or [f"n = {n}" for n in costs]
     console = Console(stderr=True)
-    columns = (TextColumn(doing), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-    with contextlib.ExitStack() as stack:
-        bar = stack.enter_context(Progress(*columns, console=console, transient=True, disable=not console.is_terminal))
-        said_in_log = None if console.is_terminal else stack.enter_context(not_silent(doing))
-        task = bar.add_task(f"{names[0]} (1 of {len(names)})", total=sum(costs))
+    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    printing = functools.partial(print, file=sys.stderr, flush=True)
+    with (
+        Progress(
+            *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+        ) as bar,
+        contextlib.nullcontext() if console.is_terminal else Log(printing, f"{doing} {names[0]}") as log,
+    ):
+        task = bar.add_task(names[0], total=sum(costs))
         if parts:
             parts.advance = functools.partial(bar.advance, task)
-        for place, (result, cost, name) in enumerate(zip(results, costs, names), 1):
-            following = f"{names[place]} ({place + 1} of {len(names)})" if place < len(names) else "done"
+        for result, cost, name, following in zip(results, costs, names, [*names[1:], "done"]):
             bar.update(task, advance=0 if parts else cost, description=following)
-            line = f"{doing} {name} ({place} of {len(names)})" + (f": {said(result)}" if said else "")
-            if said_in_log:
-                said_in_log(line)
+            line = f"{doing} {name}" + (f": {said(result)}" if said else "")
+            if log:
+                log.print(line)
+                log.begin(f"{doing} {following}")
             elif said:
                 bar.console.print(line, markup=False, highlight=False)
             yield result

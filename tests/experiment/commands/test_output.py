@@ -7,14 +7,13 @@ import shlex
 import sys
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 from softmax_jax.experiment.commands import evaluate, train
 from softmax_jax.experiment.commands.output import print_any_letter, program, results_of
-from softmax_jax.experiment.measures.runs import named_normalizers
-from softmax_jax.experiment.report.evaluated import Evaluated
+from softmax_jax.experiment.measures.runs import Loaded, named_normalizers
 from softmax_jax.experiment.tasks.retrieval import Sort
+from softmax_jax.experiment.training.config import Config
 from softmax_jax.refusal import Refusal
 
 
@@ -64,8 +63,8 @@ def test_the_commands_that_are_printed_name_their_path_as_a_shell_reads_it(name,
     train.main()
     trained = capsys.readouterr().out.partition("evaluate with: ")[2]
     assert shlex.split(trained) == ["python", "evaluate.py", "--checkpoint", f"my runs/{name}", "--trust-code"]
-    run = Evaluated("x", Sort(), ("softmax",), [], pl.DataFrame())
-    following = evaluate.next_step([Path(f"my runs/{name}"), tmp_path / name], [run])
+    run = Loaded("x", tmp_path / name, Config(Sort()), {}, {})
+    following = evaluate.next_step([Path(f"my runs/{name}"), tmp_path / name], run)
     assert shlex.split(following, comments=True) == ["python", "report.py", f"my runs/{name}", name]
     with pytest.raises(Refusal, match="there is no such fit") as refused:
         named_normalizers(["adaptive_refit"], tmp_path / name, {})

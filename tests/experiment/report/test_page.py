@@ -78,7 +78,7 @@ def test_every_section_says_what_was_measured_of_a_small_study():
     assert [section.name for section in sections] == ["result", "dispersion", "maps", "temperature", "resolution"]
     assert all(section.sentences[-1] == "This section is about paper." for section in sections[1:])
     figures = {part.name: part for section in sections for part in section.parts if isinstance(part, Figure)}
-    names = ["accuracy", "published", "dispersion", "attention_maps", "entropy", "losses", "resolution"]
+    names = ["accuracy", "dispersion", "attention_maps", "entropy", "losses", "resolution"]
     assert list(figures) == names
     for figure in figures.values():
         chart = figure.chart.to_dict()

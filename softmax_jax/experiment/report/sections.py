@@ -15,7 +15,7 @@ from softmax_jax.experiment.report import dispersion as drawn, findings, playgro
 from softmax_jax.experiment.report.evaluated import Evaluated, with_tests
 from softmax_jax.experiment.report.page import Figure, Section, html
 from softmax_jax.experiment.report.sentences import answers, count, remarks
-from softmax_jax.experiment.report.study import Study, look_closer, measure
+from softmax_jax.experiment.report.study import LOG, Study, look_closer, measure
 from softmax_jax.experiment.training.progress import Log
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
@@ -27,7 +27,7 @@ def sections_of(runs: Sequence[Loaded], lengths: Sequence[int], sets: int) -> tu
     first, fits = runs[0], fits_beside(runs[0].path, runs[0].parameters)
     measured = with_tests([measure(run, lengths, sets) for run in runs])
     study = look_closer(measured[0], first, {name: TemperatureFit.load(file) for name, file in fits.items()}, sets)
-    with Log(print, "weighing rows for the chart with sliders"):
+    with Log(LOG, "weighing rows for the chart with sliders"):
         return [*report_sections(measured, study), playground_section(first.normalizers)], measured[0]
 
 

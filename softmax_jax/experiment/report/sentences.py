@@ -160,10 +160,9 @@ def no_test(run: Evaluated) -> str:
 
 def power(gains: pl.DataFrame) -> str:
     """Says which gains the tests would most likely have found, at the level of their family."""
-    least, most = gains["detectable"].min(), gains["detectable"].max()
-    if least is None:
-        return ""
-    return f" A gain of {least:.1f} to {most:.1f} points, by length, would have been found in 4 of 5 cases."
+    ends = [format(end, ".1f") for end in (gains["detectable"].min(), gains["detectable"].max()) if end is not None]
+    by_length = " to ".join(dict.fromkeys(ends)) + " points" + ", by length," * (len(set(ends)) > 1)
+    return f" A gain of {by_length} would have been found in 4 of 5 cases." if ends else ""
 
 
 def not_told_apart(run: Evaluated, best: Mapping[str, Any], rivals: Sequence[str]) -> list[str]:

@@ -1,5 +1,7 @@
 """The measurements that a page on trained runs shows."""
 
+import functools
+import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,6 +19,7 @@ from softmax_jax.experiment.training.progress import Log, Parts, with_progress
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.temperature import Rows, TemperatureFit
 
+LOG = functools.partial(print, file=sys.stderr, flush=True)
 SEARCH_SHARE = 16
 """One set of so many, at every other length, is searched for its best temperature: a search is many evaluations."""
 
@@ -66,6 +69,6 @@ def look_closer(run: Evaluated, of: Loaded, fits: Mapping[str, TemperatureFit], 
     searched = {n: rows for n, (rows,) in zip(lengths, found)}
     resolution = None
     if isinstance(run.task, MaxRetrieval) and run.measured[-1].n >= TOP:
-        with Log(print, "reading the logits of single items"):
+        with Log(LOG, "reading the logits of single items"):
             resolution = dispersion.resolution(of.parameters, task=run.task)
     return Study(run, searched, fits, resolution)

@@ -42,3 +42,4 @@ def test_the_next_command_is_a_fit_to_a_run_that_has_none_and_never_the_one_that
 def test_runs_are_called_by_their_directories_or_by_whole_paths_where_those_are_alike():
     assert names_of([Path("a/x"), Path("b/y")]) == ["x", "y"]
     assert names_of([Path("a/x"), Path("b/x")]) == ["a/x", "b/x"]
+    assert names_of([SHIPPED / "paper", SHIPPED / "frontier"]) == ["our replication", "frontier"]

@@ -9,9 +9,9 @@
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import altair as alt
 import numpy as np
@@ -179,8 +179,8 @@ def mean_gain(frame: pl.DataFrame, row: Iterable[int], name: str = "adaptive") -
         return None
     gains = np.subtract(ours, baseline).tolist()
     return (
-        f"{name} gains {with_interval(gains, '.2f')} points over {BASELINE} in the mean of {shown['n'].n_unique()} "
-        f"lengths, from {shown['n'].min()} to {shown['n'].max()} items: p = {p:.1g}, "
+        f"{name} gains {tables.with_interval(gains, '.2f')} points over {BASELINE} in the mean of "
+        f"{shown['n'].n_unique()} lengths, from {shown['n'].min()} to {shown['n'].max()} items: p = {p:.1g}, "
         f"{sum(gain > 0 for gain in gains)} of {len(gains)} seeds gain"
     )
 

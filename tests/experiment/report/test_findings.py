@@ -93,7 +93,7 @@ def test_an_effect_in_one_of_forty_cells_must_survive_all_forty():
     alone = [scipy.stats.ttest_1samp(gain, 0).pvalue for gain in gains]  # pyright: ignore[reportAttributeAccessIssue]
     assert len(alone) == 40
     assert min(alone) < 0.05 / 10 < 0.05 < 40 * min(alone)  # seen by a test over its ten lengths, not over all
-    sentence = helps(run)
+    sentence = str(helps(run))
     assert "No normalizer swapped in at test time is shown to gain" in sentence
     assert "Holm over 4 normalizers at 10 lengths" in sentence
     least = [detectable(gain, 0.05 / 40) or 0 for gain in gains]
@@ -109,7 +109,7 @@ def test_a_gain_that_survives_is_named_with_its_interval_and_with_what_is_not_to
         run, normalizers=(*run.normalizers, "adaptive"), everything=pl.concat([run.everything, rival])
     )
     best = run.summary.row(run.summary["gain"].arg_max() or 0, named=True)
-    sentence = helps(run)
+    sentence = str(helps(run))
     assert (best["normalizer"], best["n"]) == ("ssmax", 256)
     assert f"ssmax gains most: {best['gain']:.1f} ± {best['gain_interval']:.1f} points at 256 items" in sentence
     assert f"p = {best['p_value']:.1g}, Holm over 5 normalizers at 10 lengths" in sentence
@@ -119,9 +119,8 @@ def test_a_gain_that_survives_is_named_with_its_interval_and_with_what_is_not_to
 
 def test_of_one_seed_there_is_no_test_and_nothing_is_said_where_there_is_nothing_to_compare():
     run = run_of({"softmax": (-40.0,), "hardmax": (-30.0,), "ssmax": (-29.0,)})
-    assert "ssmax gains most: 11.0 points at 64 items, from 50.0 % to 61.0 %: no test, as there is one seed." in helps(
-        run
-    )
+    said = "ssmax gains most: 11.0 points at 64 items, from 50.0 % to 61.0 %: no test, as there is one seed."
+    assert said in str(helps(run))
     for names in (["softmax"], ["softmax", "softpick"], ["softmax", "entmax15"]):  # alone, by its offset, and a copy
         run = run_of(dict.fromkeys(names, SOFTMAX), (64,))
         assert helps(run) is None
@@ -140,7 +139,7 @@ def test_training_lengths_ceilings_floors_copies_and_rows_that_rest_on_an_offset
     assert run.tested == [("ssmax", 1024), ("entmax15", 1024)]
     raised = run_of({"softmax": floor, "ssmax": open_row}, (256,))
     assert raised.tested == [("ssmax", 256)]  # no floor where one of two rises above it
-    assert helps(run_of({"softmax": SOFTMAX, "ssmax": (1.0, 2.0, 1.1)}, (8, 16))).startswith("Nothing was tested")
+    assert "Nothing was tested" in str(helps(run_of({"softmax": SOFTMAX, "ssmax": (1.0, 2.0, 1.1)}, (8, 16))))
 
 
 class Texts(MaxRetrieval):
@@ -158,8 +157,8 @@ def test_a_task_with_tests_over_sets_has_one_unit_in_its_table_and_its_sentence(
     p = run.summary.filter(normalizer="ssmax")["p_value"].to_list()
     assert p == pytest.approx([8 * 2 * 0.5**40] * 2, rel=1e-6)  # 40 of 80 sets, in 8 cells of two parts
     assert run.summary["interval"].null_count() == run.summary["gain_interval"].null_count() == len(run.summary)
-    assert f"ssmax gains most: 50.0 points at 64 items, from 25.0 % to 75.0 % (p = {p[0]:.1g}" in helps(run)
-    assert "Not told apart from it there: hardmax." in helps(run)
+    assert f"ssmax gains most: 50.0 points at 64 items, from 25.0 % to 75.0 % (p = {p[0]:.1g}" in str(helps(run))
+    assert "Not told apart from it there: hardmax." in str(helps(run))
     rows, notes = accuracy_table([run], LENGTHS)
     assert (rows["ssmax"], rows["ssmax, gain"]) == (["75.0"] * 2, ["+50.0*"] * 2)
     assert not any("(t)" in note or "t-test" in note for note in notes)
@@ -177,7 +176,7 @@ def near_published(shift=0.0, ssmax=True):
 
 
 def test_agreement_is_the_distance_of_each_row_and_the_mean_gain_beside_what_nulls_score():
-    sentence = replication(near_published(2.0))
+    sentence = str(replication(near_published(2.0)))
     gain = np.mean([ACCURACY["adaptive"][n] - ACCURACY["softmax"][n] for n in (64, 1024)])
     copy, nothing = (
         np.sqrt(np.mean([(value(n) - ACCURACY["adaptive"][n]) ** 2 for n in (64, 1024)]))
@@ -187,7 +186,7 @@ def test_agreement_is_the_distance_of_each_row_and_the_mean_gain_beside_what_nul
     assert numbers_of(sentence) == numbers
     assert "2 lengths" in sentence
     assert "so this distance alone shows nothing" in sentence  # as no model lies nearer
-    assert "all more" in replication(near_published(0.1, ssmax=False))
+    assert "all more" in str(replication(near_published(0.1, ssmax=False)))
 
 
 def test_nothing_of_the_paper_stands_beside_a_run_of_another_recipe():

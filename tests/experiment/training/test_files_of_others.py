@@ -146,13 +146,13 @@ def test_a_fit_whose_numbers_are_none_stops_a_report_before_it_measures(run, mon
     (run / "temperature.json").write_text(json.dumps(signed(content)))
     temperature.TemperatureFit.load(run / "temperature.json")
     (run / "temperature.json").write_text(json.dumps(signed(content | changes)))
-    monkeypatch.setattr(report, "sections_of", lambda *_: pytest.fail("it measures"))
+    monkeypatch.setattr("softmax_jax.experiment.report.sections.measure", lambda *_: pytest.fail("it measures"))
     with pytest.raises(ValueError, match="is no whole temperature fit"):
         report.report(report.Arguments((run,), normalizers=("softmax",)))
 
 
 def test_a_report_loads_every_run_before_it_measures_one(run, monkeypatch):
-    monkeypatch.setattr(report, "sections_of", lambda *_: pytest.fail("it measures"))
+    monkeypatch.setattr("softmax_jax.experiment.report.sections.measure", lambda *_: pytest.fail("it measures"))
     with pytest.raises(ValueError, match="absent does not exist"):
         report.report(report.Arguments((run, run / "absent"), normalizers=("softmax",)))
 

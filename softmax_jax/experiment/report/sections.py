@@ -24,9 +24,10 @@ from softmax_jax.temperature import TemperatureFit
 
 def sections_of(runs: Sequence[Loaded], lengths: Sequence[int], sets: int) -> tuple[list[Section], Evaluated]:
     """Measures the runs and looks closer at the first; returns the sections, and the first as it was evaluated."""
-    first, fits = runs[0], fits_beside(runs[0].path, runs[0].parameters)
+    first = runs[0]
+    fits = {name: TemperatureFit.load(file) for name, file in fits_beside(first.path, first.parameters).items()}
     measured = with_tests([measure(run, lengths, sets) for run in runs])
-    study = look_closer(measured[0], first, {name: TemperatureFit.load(file) for name, file in fits.items()}, sets)
+    study = look_closer(measured[0], first, fits, sets)
     with Log(LOG, "weighing rows for the chart with sliders"):
         return [*report_sections(measured, study), playground_section(first.normalizers)], measured[0]
 

@@ -15,13 +15,13 @@ from benchmarks.costs import item_multiply_adds, products_alone
 from benchmarks.timing import Result, contest, processes_in_turn, timed as timed_run
 from softmax_jax.experiment.commands.process import one_device_per_core
 from softmax_jax.experiment.measures.evaluation import evaluate
-from softmax_jax.experiment.measures.runs import DEFAULT_NORMALIZERS
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.normalizers.registry import normalizer
 
 CHECKPOINT = SHIPPED / "paper"
 SEEDS = 2
+NORMALIZERS = ("softmax", "adaptive", "ssmax", "softpick", "hardmax")
 LENGTHS = (4096, 16384, 65536, 262144, 1048576)
 ITEMS = 2**20
 """Per seed and turn."""
@@ -44,7 +44,7 @@ def seconds_per_item(length: int, *, apart: bool = False) -> Callable[[], float]
     config, parameters = load_checkpoint(CHECKPOINT)
     seeds = config.all_seeds
     parameters = jax.tree.map(lambda leaf: leaf[:SEEDS], parameters)
-    named = {name: normalizer(name) for name in DEFAULT_NORMALIZERS}
+    named = {name: normalizer(name) for name in NORMALIZERS}
     groups = [{name: evaluate_once} for name, evaluate_once in named.items()] if apart else [named]
 
     def run() -> None:
@@ -57,7 +57,7 @@ def seconds_per_item(length: int, *, apart: bool = False) -> Callable[[], float]
 CONTENDERS: dict[str, Callable[[], Callable[[], float]]] = {
     **{items_of(length): lambda length=length: seconds_per_item(length) for length in LENGTHS},
     APART: lambda: seconds_per_item(LENGTHS[0], apart=True),
-    FLOOR: lambda: products_alone(item_multiply_adds(MaxRetrieval().width, len(DEFAULT_NORMALIZERS))),
+    FLOOR: lambda: products_alone(item_multiply_adds(MaxRetrieval().width, len(NORMALIZERS))),
 }
 
 

@@ -27,13 +27,13 @@ import softmax_jax as sj
 from benchmarks import table
 from benchmarks.all import RESULTS
 from benchmarks.costs import mean_multiply_adds, products_alone
+from benchmarks.evaluation import NORMALIZERS
 from benchmarks.timing import Result, device_name, machine, take_turns, timed
 from softmax_jax.experiment.commands.output import check_directory
 from softmax_jax.experiment.commands.parse import parse, within
 from softmax_jax.experiment.commands.process import KEPT, one_line_errors
 from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.measures.evaluation import evaluate
-from softmax_jax.experiment.measures.runs import DEFAULT_NORMALIZERS
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.config import changed
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
@@ -163,7 +163,7 @@ def evaluation(arguments: Arguments) -> None:
     """Sets of up to 2^20 items under the default normalizers, for two of the shipped models."""
     config, parameters = load_checkpoint(SHIPPED / "paper_float32")
     parameters = jax.tree.map(lambda leaf: leaf[:2], parameters)
-    named = {name: normalizer(name) for name in DEFAULT_NORMALIZERS}
+    named = {name: normalizer(name) for name in NORMALIZERS}
     first, *longer = (2**8, 2**10) if arguments.small else (2**12, 2**16, 2**20)
     items = longer[-1]
 

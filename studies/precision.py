@@ -41,8 +41,6 @@ from studies.common import BEST, SOFT_TO_SHARP, Loaded, RunOptions, load_runs, s
 from studies.recipes import BASE, PRECISION
 
 NORMALIZERS = ("softmax", "adaptive", "ssmax", "hardmax")
-CHOSEN_BY = (16, 64, 256, 1024, 4096)
-"""Lengths whose published accuracies under softmax chose the recipe of `paper`, on sets of another key."""
 PUBLISHED_P = {16: 0.4, 64: 0.002, 256: 2e-4, 1024: 1e-4, 4096: 0.02, 16384: 4e-3}
 """Published p of the paired t-test over ten seeds, second-hand like the accuracies."""
 ROUNDED, NO_MODEL = "bfloat16", "no model"
@@ -145,9 +143,7 @@ def cells_table(accuracy: pl.DataFrame, ceiling: pl.DataFrame) -> str:
     columns = {"items": [f"{n:,}" for n in lengths], "ceiling": [f"{means[n]:.1f}" for n in lengths]}
     columns[NO_MODEL] = [f"{without_model(n):.1f}" for n in lengths]
     for name, row in ACCURACY.items():
-        chosen_by = CHOSEN_BY if name == BASELINE else ()
-        cells = published_cells(row, lengths)
-        columns[f"published {name}"] = [cell + "†" * (n in chosen_by) for n, cell in cells.items()]
+        columns[f"published {name}"] = list(published_cells(name, row, lengths).values())
         columns[f"ours, {name}"] = [
             shown if equivalent(values, row[n]) else f"**{shown}**"
             for n, values in zip(lengths, models[name].T)

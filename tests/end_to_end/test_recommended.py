@@ -53,24 +53,20 @@ def test_every_command_that_is_recommended_can_be_typed(normalizer, typed, tmp_p
     assert shlex.split(evaluate)[1:] == [str(ROOT / "evaluate.py"), "--checkpoint", RUN]
     shown = typed(evaluate, *SMALL, *FEW)
     assert shown.status == 0, shown.stderr
-    following = shown.stdout.partition("Next: ")[2]
-    if "paper_float32" in following:  # of a run that gains little, whose models come from the repository
-        shown = typed(following, *SMALL, *FEW)
-        assert shown.status == 0, shown.stderr
-        following = shown.stdout.partition("Next: ")[2]
-    assert shlex.split(following)[1] == str(ROOT / "report.py")
-    # The line is that of the models of the repository, whose report takes long, if the run gained little.
-    of_run = re.sub(r"\S+paper_float32", shlex.quote(RUN), following)
-    page = typed(of_run, *SMALL, *FEW, "--output", "page")
+    page = typed(shlex.join(["python", str(ROOT / "report.py"), RUN]), *SMALL, *FEW, "--output", "page")
     assert page.status == 0, page.stderr
     assert "nothing is fitted to these models yet" in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    fit = shown.stdout.partition("Next: ")[2]
+    assert page.stdout.partition("Next: ")[2] == fit
     lacking = typed(evaluate, *SMALL, "--normalizers", "adaptive_refit")
     assert lacking.status == 2
-    (remedy,) = re.findall(r"run (fit_temperature\.py .*)", lacking.stderr)
-    fitted = typed(f"python {remedy}", *SMALL, "--degree", 1, "--criterion", "inputs")
+    assert re.findall(r"run (fit_temperature\.py .*)", lacking.stderr)
+    fitted = typed(fit, *SMALL, "--degree", 1, "--criterion", "inputs")
     assert fitted.status == 0, fitted.stderr
     refit = typed(evaluate, *SMALL, "--normalizers", "softmax", "adaptive_refit")
     assert refit.status == 0, refit.stderr
+    report = refit.stdout.partition("Next: ")[2]
+    assert shlex.split(report, comments=True)[1:] == [str(ROOT / "report.py"), RUN]
 
 
 def test_a_locale_that_knows_no_umlaut_is_named_and_the_checkpoint_is_not(tmp_path, monkeypatch):

@@ -42,7 +42,7 @@ def evaluation(normalizers: Mapping[str, Normalizer] | None = None) -> list[dict
     config, parameters = load_checkpoint(SHIPPED)
     seeds = config.all_seeds
     parameters = jax.tree.map(lambda leaf: leaf[:1], parameters)
-    named = {name: normalizer(name) for name in DEFAULT_NORMALIZERS} | dict(normalizers or {})
+    named = {name: normalizer(name) for name in (*DEFAULT_NORMALIZERS, "softpick")} | dict(normalizers or {})
     measured = evaluate(parameters, named, seeds=seeds[:1], lengths=LENGTHS, sets=SETS, measures=MEASURES)
     return frame_of(measured).to_dicts()
 

@@ -1,13 +1,12 @@
 """Evaluates trained models on their task under any normalizer, at the lengths of training and far beyond."""
 
 import dataclasses
+import functools
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import tyro
 
 from softmax_jax.experiment.commands import process
@@ -33,26 +32,27 @@ from softmax_jax.experiment.commands.parse import (
 )
 from softmax_jax.experiment.commands.process import KEPT, CompiledPrograms
 from softmax_jax.experiment.measures.dispersion import HARDMAX
-from softmax_jax.experiment.measures.evaluation import Evaluation, Measured, frame_of
+from softmax_jax.experiment.measures.evaluation import Evaluation, Measured
 from softmax_jax.experiment.measures.one_set import heads_of
 from softmax_jax.experiment.measures.references import TRUE_ITEM
-from softmax_jax.experiment.measures.runs import COLUMNS, DEFAULT_NORMALIZERS, Loaded, lengths_to_show, load_runs
+from softmax_jax.experiment.measures.runs import (
+    COLUMNS,
+    DEFAULT_NORMALIZERS,
+    RECIPE,
+    Loaded,
+    fits_beside,
+    lengths_to_show,
+    load_runs,
+    numbered,
+)
 from softmax_jax.experiment.measures.sets import key_of
-from softmax_jax.experiment.measures.significance import over_sets
-from softmax_jax.experiment.measures.table import BASELINE, EVALUATION
-from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
+from softmax_jax.experiment.measures.table import EVALUATION
 from softmax_jax.experiment.tasks.rounded_products import NOT_GIVEN, Rounding
 from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.experiment.training.config import settings_of
 from softmax_jax.experiment.training.distributed import ALONE, Cluster, is_leader, join
-from softmax_jax.experiment.training.progress import Parts, plain_console, with_progress
+from softmax_jax.experiment.training.progress import Log, Parts, plain_console, with_progress
 from softmax_jax.experiment.training.run_directory import SHIPPED
-
-if TYPE_CHECKING:
-    from softmax_jax.experiment.report.evaluated import Evaluated
-
-LARGE = 5.0
-"""Points of accuracy, below which a gain is not what to show somebody first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Arguments:
     normalizers: tuple[str, ...] = DEFAULT_NORMALIZERS
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
     lengths: UnlessGiven[tuple[int, ...]] = ()
-    """Items per set: six of the task's unless given, of max retrieval 16, 64, 256, 1024, 4096 and 16384."""
+    """Items per set: those of the task unless given, of max retrieval 2, 4, 8, … 4096 and 16384."""
     sets: UnlessGiven[int | None] = None
     """Sets per seed and length: as many as the task says unless given, 512 of max retrieval."""
     key: int = 0
@@ -74,8 +74,8 @@ class Arguments:
     output: UnlessGiven[Path | None] = None
     """Directory for evaluation.csv, evaluation.json and the charts; results/evaluate/TIME by default."""
     full: bool = False
-    """Measure at every length of the task (of max retrieval 2, 4, 8, … 16384), and with the default normalizers also
-    those fitted to each checkpoint; print every measure, not only accuracies and gains."""
+    """Measure at every length of the task (of max retrieval 8192, too), and with the default normalizers also those
+    fitted to each checkpoint; print every measure at every length, not only accuracies and gains at six."""
     paper: PaperOption = None
     compiled: tyro.conf.OmitArgPrefixes[CompiledPrograms] = KEPT
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
@@ -94,7 +94,8 @@ class Arguments:
             task.check_length("--lengths", length)
         if self.lengths or self.full or task.measures_every_length:
             return self.lengths or task.test_lengths
-        return tuple(lengths_to_show(task.test_lengths, most=COLUMNS))
+        *_, last_but_one, longest = lengths_to_show(task.test_lengths, most=COLUMNS)
+        return (*(length for length in task.test_lengths if length <= last_but_one), longest)
 
 
 def evaluation_of(run: Loaded, arguments: Arguments, parts: Parts) -> Evaluation:
@@ -135,23 +136,7 @@ def measure(run: Loaded, evaluation: Evaluation, lengths: Sequence[int], parts: 
     seeds, items = counted(run.config.seeds, "seed"), " ".join(map(str, lengths))
     where = ", ".join([typed_path(run.path), *run.labels.values()])
     print(f"measuring {where}: {seeds} under {', '.join(run.normalizers)}; items {items}", file=sys.stderr)
-    return list(with_progress(measured, lengths, "measuring", said=row, parts=parts))
-
-
-def with_tests(runs: Sequence[Loaded], results: Sequence[Sequence[Measured]]) -> list[pl.DataFrame | None]:
-    """Returns the tests over sets of each run by normalizer and length, for a task that has them."""
-    if not runs[0].config.task.tests_over_sets:
-        return [None] * len(runs)
-    right = {
-        (run.name, name, measured.n): measured.values["accuracy"][:, :, place].ravel() > 50
-        for run, result in zip(runs, results)
-        for measured in result
-        for place, name in enumerate(measured.normalizers)
-    }
-    tests = over_sets(right, BASELINE)
-    rows = [{"name": name, "normalizer": spec, "n": n, **test} for (name, spec, n), test in tests.items()]
-    frame = pl.DataFrame(rows, schema_overrides={"p": pl.Float64})
-    return [frame.filter(name=run.name).drop("name") for run in runs]
+    return list(with_progress(measured, lengths, "measuring", numbered(lengths), row, parts))
 
 
 def evaluate(arguments: Arguments) -> None:
@@ -169,36 +154,34 @@ def evaluate(arguments: Arguments) -> None:
         sets = max(sets, *map(evaluation.sets_at, run_lengths))
     if not is_leader():
         return
-    from softmax_jax.experiment.report import findings  # here, as what draws charts takes a second to load
+    # Here, as what draws charts takes a second to load.
+    from softmax_jax.experiment.report import findings
+    from softmax_jax.experiment.report.evaluated import evaluated, with_tests
 
-    evaluated = [
-        findings.Evaluated(
-            run.name, run.config.task, tuple(run.normalizers), [], frame_of(result), labels=run.labels, tests=tests
-        )
-        for run, result, tests in zip(runs, results, with_tests(runs, results))
-    ]
+    shown = with_tests([evaluated(run, result) for run, result in zip(runs, results)])
     models = {run.name: settings_of(run.config) for run in runs}
     settings = recorded_options(arguments) | {"sets": sets, "models": models}
-    with results_of("evaluate", arguments.output) as output:
-        paths = findings.write(output, settings, evaluated, arguments.paper)
     seeds = counted(sum({run.path: run.config.seeds for run in runs}.values()), "seed")
-    seconds = f"{time.perf_counter() - start:.0f} s"
-    print(f"evaluated {seeds} in {seconds}; wrote {', '.join(map(str, paths))}\n")
-    findings.show(plain_console(), evaluated, arguments.lengths, arguments.full)
-    print(f"\nNext: {next_step(arguments.checkpoint, evaluated, trust_option(*(run.config for run in runs)))}")
+    with results_of("evaluate", arguments.output) as output, Log(functools.partial(print, file=sys.stderr), "drawing"):
+        paths = findings.write(output, settings, shown, arguments.paper)
+    print(f"evaluated {seeds}, {sets} sets of each length, in {time.perf_counter() - start:.0f} s\n")
+    findings.show(plain_console(), shown, arguments.lengths, arguments.full)
+    picture, *others = sorted(paths, key=lambda path: path.suffix != ".png")
+    print(f"\nPicture: {typed_path(picture)}, with {', '.join(path.name for path in others)} beside it")
+    print(f"Next: {next_step(arguments.checkpoint, runs[0], trust_option(*(run.config for run in runs)))}")
 
 
-def next_step(paths: Sequence[Path], runs: Sequence["Evaluated"], trusted: str = "") -> str:
-    """Returns the command to go on with: where no normalizer gains much, one that shows models where some do.
+def next_step(paths: Sequence[Path], run: Loaded, trusted: str = "") -> str:
+    """Returns the command to go on with: a refit of the temperatures to one run, or charts of what was measured.
 
     `trusted` are options that loading these runs takes.
     """
-    shipped, resolved = SHIPPED / "paper_float32", {path.resolve() for path in paths}
-    if runs[0].task.name == MaxRetrieval.name and shipped.is_dir() and shipped.resolve() not in resolved:
-        gains: list[Any] = [run.summary["gain"].max() or 0.0 for run in runs]
-        if max(gains) < LARGE:
-            return f"{program('evaluate')} --checkpoint {typed_path(shipped)}  # larger gains"
-    return f"{program('report')} {' '.join(map(typed_path, paths))}{trusted}  # the same in charts, and more"
+    place, fit = typed_path(paths[0]), f"{program('fit')} --checkpoint"
+    if len(paths) == 1 and not run.labels and paths[0].resolve() == (SHIPPED / RECIPE).resolve():
+        return f"{fit} {place} --quick  # refits the curve from entropy to temperature, in about a minute"
+    if len(paths) == 1 and not run.labels and paths[0].is_dir() and not fits_beside(paths[0], run.parameters):
+        return f"{fit} {place} --output {place}{trusted}  # fits a temperature to these models"
+    return f"{program('report')} {' '.join(map(typed_path, paths))}{trusted}  # the same in charts, and why"
 
 
 def main() -> None:

@@ -8,7 +8,16 @@ from typing import Annotated
 import tyro
 
 from softmax_jax.experiment.commands import process
-from softmax_jax.experiment.commands.output import RESULTS, check_directory, program, results_of, write_settings
+from softmax_jax.experiment.commands.output import (
+    RESULTS,
+    check_directory,
+    counted,
+    program,
+    results_of,
+    trust_option,
+    typed_path,
+    write_settings,
+)
 from softmax_jax.experiment.commands.parse import (
     PaperOption,
     Quick,
@@ -20,10 +29,12 @@ from softmax_jax.experiment.commands.parse import (
     parse,
     within,
 )
-from softmax_jax.experiment.measures.runs import DEFAULT_NORMALIZERS
+from softmax_jax.experiment.measures.runs import DEFAULT_NORMALIZERS, Loaded, fits_beside, load_runs
 from softmax_jax.experiment.measures.table import TOP
 from softmax_jax.experiment.report.page import write_page
 from softmax_jax.experiment.report.sections import sections_of
+from softmax_jax.experiment.report.sentences import answers
+from softmax_jax.experiment.training.progress import plain_console
 from softmax_jax.experiment.training.run_directory import SHIPPED
 from softmax_jax.refusal import Refusal
 
@@ -58,14 +69,28 @@ class Arguments:
 
 
 def report(arguments: Arguments) -> None:
-    """Measures, draws, writes."""
+    """Measures, draws, writes, and says what was found and where it is."""
     start, remark = time.perf_counter(), " A quick look, of few sets." * arguments.quick
+    runs = load_runs(arguments.runs, arguments.normalizers)
     with results_of("report", arguments.output) as output:
-        sections, note = sections_of(arguments.runs, arguments.normalizers, arguments.lengths, arguments.sets)
+        sections, first = sections_of(runs, arguments.lengths, arguments.sets)
         settings = write_settings(output, arguments)  # before charts, whose drawing may fail
-        paths = write_page(output, "How far attention reaches", sections, note + remark, arguments.paper)
-        paths.append(settings)
-    print(f"wrote {', '.join(map(str, paths))} in {time.perf_counter() - start:.0f} s")
+        note = f"Made from {', '.join(run.name for run in runs)} in {time.perf_counter() - start:.0f} s.{remark}"
+        page, *paths = write_page(output, "How far attention reaches", sections, note, arguments.paper)
+    console = plain_console()
+    for question, answer in answers(first).items():
+        console.print(f"{first.name}: {question}: {answer}\n", highlight=False)
+    files, seconds = counted(len([*paths, settings]), "file"), time.perf_counter() - start
+    print(f"Page: {typed_path(page)}, with {files} beside it, in {seconds:.0f} s; it opens in any browser, offline")
+    print(f"Next: {next_step(runs[0])}")
+
+
+def next_step(run: Loaded) -> str:
+    """Returns the command to go on with: a fit to the run, if it has none, or else every measure of it in numbers."""
+    place, trusted = typed_path(run.path), trust_option(run.config)
+    if run.path.is_dir() and not run.labels and not fits_beside(run.path, run.parameters):
+        return f"{program('fit')} --checkpoint {place} --output {place}{trusted}  # fits a temperature to these models"
+    return f"{program('evaluate')} --checkpoint {place} --full{trusted}  # every measure at every length, with tests"
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ Frames that are made from it:
 
 - `summary.summarize` has a row for each normalizer and length: `normalizer`, `n`, the mean of each measure over the
   seeds, `interval` (half the 95 % interval of the accuracy), and against softmax `gain`, `gain_interval`, `p_value`,
-  `p_max_t` and `detectable`; null if undefined
+  `p_max_t` and `detectable`; null if undefined, or not tested by `families`
 - `dispersion.dispersion`: entropy, max_weight, rank, true_weight, spread, critical_beta, beta, largest_reach,
   entropy_lower, entropy_upper, max_weight_lower, max_weight_upper, max_weight_upper_nearest; beta and all after it are
   null unless the map is softmax

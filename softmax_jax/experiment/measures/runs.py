@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.measures.table import BASELINE
-from softmax_jax.experiment.training.config import Config, changed
+from softmax_jax.experiment.training.config import Config, changed, settings_of
 from softmax_jax.experiment.training.run import Parameters
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.files import typed
@@ -18,7 +19,7 @@ from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.refusal import Refusal
 from softmax_jax.temperature import ALL_LENGTHS, TARGET, TARGET_TRAIN, TRAIN_LENGTHS, checkpoint_sha256
 
-DEFAULT_NORMALIZERS = ("softmax", "adaptive", "ssmax", "softpick", "hardmax")
+DEFAULT_NORMALIZERS = ("softmax", "adaptive", "ssmax", "hardmax")
 AS_TRAINED = ", as trained"
 """After the name of the normalizer that a model was trained under, with the numbers that it learned."""
 FITS = {
@@ -139,11 +140,37 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 
 
 def lengths_to_show(lengths: Sequence[int], requested: Sequence[int] = (), most: int = 2**20) -> list[int]:
-    """Returns at most this many of the lengths, with the first and the last, without short ones that nobody requested.
+    """Returns at most this many of the lengths, spread evenly by their ratios, from the first to the last.
 
-    >>> lengths_to_show([2**power for power in range(1, 15)], most=6)
+    Short ones that nobody requested are left out.
+
+    >>> lengths_to_show([2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 16384], most=6)
     [16, 64, 256, 1024, 4096, 16384]
     """
-    lengths = [n for n in lengths if n in requested or n >= SHORTEST] or lengths
-    places = np.linspace(0, len(lengths) - 1, min(len(lengths), most)).round()
-    return [lengths[int(place)] for place in places]
+    lengths = [n for n in lengths if n in requested or n >= SHORTEST] or list(lengths)
+    if len(lengths) <= most:
+        return lengths
+    logs = np.log(lengths)
+    nearest = {int(np.abs(logs - place).argmin()) for place in np.linspace(logs[0], logs[-1], most)}
+    return [lengths[place] for place in sorted(nearest)]
+
+
+def numbered(lengths: Sequence[int]) -> list[str]:
+    """Returns a name for each length with its place among them.
+
+    >>> numbered([16, 64])
+    ['n = 16 (1 of 2)', 'n = 64 (2 of 2)']
+    """
+    return [f"n = {length} ({place} of {len(lengths)})" for place, length in enumerate(lengths, 1)]
+
+
+RECIPE = "paper"
+"""The preset whose runs are held against the published table."""
+FREE = {"seeds", "first_seed", "chunk", "chunks_per_checkpoint"}
+"""Settings in which such a run may differ: they change which models are trained, or none."""
+
+
+def has_published_recipe(config: Config) -> bool:
+    """Says whether a run, as it is read, has every setting of the recipe that the published table is compared with."""
+    ours, recipe = (settings_of(each) for each in (config, load_preset(RECIPE)))
+    return all(ours.get(name) == value for name, value in recipe.items() if name not in FREE)

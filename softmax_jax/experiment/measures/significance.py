@@ -5,7 +5,7 @@ Those over seeds call the two functions of `scipy.special` that `scipy.stats` ha
 longer to load.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -92,14 +92,16 @@ def max_t_p_values(differences: Float[np.ndarray, "tests seeds"]) -> list[float]
     return (t.max(1)[:, None] >= t[0] * (1 - 1e-9)).mean(0).tolist()
 
 
-def detectable(differences: Sequence[float]) -> float | None:
-    """Returns the true mean difference that a paired t-test of 5 % finds in 80 % of the cases; None for fewer than two.
+def detectable(differences: Sequence[float], risk: float = 0.05) -> float | None:
+    """Returns the true mean difference that a paired t-test finds in 80 % of the cases; None for fewer than two.
 
-    It is (t of 97.5 % + t of 80 %) standard errors, a normal approximation with the spread of these differences.
+    The test is two-sided at a risk of 5 % or another. It is (t of 1 - risk/2 + t of 80 %) standard errors, a normal
+    approximation with the spread of these differences.
     """
     if len(differences) < 2:
         return None
-    return float(sum(scipy.special.stdtrit(len(differences) - 1, (0.975, 0.8))) * _standard_error(differences))
+    quantiles = scipy.special.stdtrit(len(differences) - 1, (1 - risk / 2, 0.8))
+    return float(sum(quantiles) * _standard_error(differences))
 
 
 def over_seeds(
@@ -129,14 +131,18 @@ Cell = tuple[str, str, int]
 """Part of a task, normalizer and length."""
 
 
-def over_sets(right: Mapping[Cell, Bool[np.ndarray, " sets"]], baseline: str) -> dict[Cell, dict[str, float | None]]:
+def over_sets(
+    right: Mapping[Cell, Bool[np.ndarray, " sets"]], baseline: str, tested: Collection[Cell] | None = None
+) -> dict[Cell, dict[str, float | None]]:
     """Returns for each cell Wilson's 95 % interval of the percent right, and p against the baseline on the same sets.
 
-    `low` and `high` are the ends of the interval; `p` is of McNemar's exact test, corrected by Holm for all cells, and
-    None without another normalizer to compare with. Both take the trained models as given.
+    `low` and `high` are the ends of the interval; `p` is of McNemar's exact test, corrected by Holm for all `tested`
+    cells, by default all, and None for others and without another normalizer to compare with. Both take the trained
+    models as given.
     """
+    family = right.keys() if tested is None else tested
     p_values = [
-        None if name == baseline else mcnemar(answers, right.get((part, baseline, n)))
+        mcnemar(answers, right.get((part, baseline, n))) if name != baseline and (part, name, n) in family else None
         for (part, name, n), answers in right.items()
     ]
     tests: dict[Cell, dict[str, float | None]] = {}

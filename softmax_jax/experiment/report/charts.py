@@ -121,7 +121,7 @@ Chart = alt.LayerChart | alt.FacetChart | alt.HConcatChart | alt.VConcatChart | 
 FAIR = "adaptive_refit saw every length, adaptive_refit_train only those up to the longest of training"
 """The subtitle of every chart that shows the refit to all lengths."""
 DASHES = [6, 4]
-"""The dashes of published rows, and of nothing else."""
+"""The dashes of a reference without a model, and of nothing else."""
 DIGITS = 6
 """Significant digits of the numbers in a chart."""
 SHORT = "datum.value % 1024 ? datum.value : datum.value / 1024 + 'k'"

@@ -35,9 +35,9 @@ BOUNDS = {
 STROKES = ([1, 4], [1, 0], [5, 2, 1, 2])
 """Of its bounds in this order: dots, a line, dots and dashes."""
 LOSSES = {
-    "dispersion": "weight spread over other items",
-    "key": "another item has the largest logit",
-    "value": "the true item's value is misread",
+    "dispersion": "right under hardmax, less those right under this normalizer",
+    "key": "right with all weight on the true item, wrong under hardmax",
+    "value": "wrong with all weight on the true item",
 }
 
 
@@ -173,7 +173,7 @@ def tell_apart(resolution: Resolution) -> tuple[np.ndarray, np.ndarray]:
 
 
 def loss_split_chart(losses: pl.DataFrame) -> charts.Chart:
-    """Draws the accuracy lost to dispersion, to the key and to the value by n: a panel for each normalizer."""
+    """Draws the sets lost by n, by what answers them: hardmax, the true item alone, nothing. A panel a normalizer."""
     labels = {cause: f"{cause}: {text}" for cause, text in LOSSES.items()}
     by_cause = losses.unpivot(list(LOSSES), index=["normalizer", "n", "seed"], variable_name="cause", value_name="lost")
     means = over_seeds(by_cause, ["normalizer", "n", "cause"], "lost").with_columns(
@@ -181,7 +181,7 @@ def loss_split_chart(losses: pl.DataFrame) -> charts.Chart:
         order=-pl.col("cause").replace_strict(list(LOSSES), range(len(LOSSES))),
         lost=pl.col("value").clip(0.0),
     )
-    colour = charts.colour_by("cause", {labels[cause]: BY_CAUSE[cause] for cause in LOSSES}, "what costs accuracy")
+    colour = charts.colour_by("cause", {labels[cause]: BY_CAUSE[cause] for cause in LOSSES}, "sets lost")
     areas = alt.Chart(charts.data(means)).mark_area(opacity=0.85)
     chart = areas.encode(
         x=charts.length_axis(sorted(set(losses["n"]))),
@@ -191,10 +191,9 @@ def loss_split_chart(losses: pl.DataFrame) -> charts.Chart:
         tooltip=["normalizer:N", "n:Q", "cause:N", alt.Tooltip("value:Q", title="lost (%)", format=".2f")],
     ).properties(width=200, height=150)
     title = charts.chart_title(
-        "What dispersion costs, and what the key",
-        f"{charts.mean_of(losses['seed'].n_unique())}; key: what hardmax loses too; dispersion: what the normalizer "
-        "loses beyond that",
-        "a normalizer that does better than hardmax loses nothing to dispersion here",
+        "Which sets are lost, and what answers them",
+        f"{charts.mean_of(losses['seed'].n_unique())}; hardmax puts all weight on the largest logit",
+        "a normalizer may answer sets that hardmax does not: hardmax bounds the weight, not the accuracy",
     )
     facet = alt.Facet("normalizer:N", title=None, sort=losses["normalizer"].unique(maintain_order=True).to_list())
     return chart.facet(facet, columns=3).resolve_axis(x="independent", y="independent").properties(title=title)

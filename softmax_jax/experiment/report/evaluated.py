@@ -4,15 +4,22 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import polars as pl
+from jaxtyping import Bool
 
-from softmax_jax.experiment.measures.evaluation import Measured
-from softmax_jax.experiment.measures.runs import AS_TRAINED
+from softmax_jax.experiment.measures.evaluation import Measured, frame_of
+from softmax_jax.experiment.measures.families import Cell, judged_cells, moved_by_offset
+from softmax_jax.experiment.measures.runs import AS_TRAINED, Loaded, has_published_recipe
+from softmax_jax.experiment.measures.significance import over_sets
 from softmax_jax.experiment.measures.summary import summarize
 from softmax_jax.experiment.measures.table import BASELINE
 from softmax_jax.experiment.report import accuracy
 from softmax_jax.experiment.tasks import rounded_products
 from softmax_jax.experiment.tasks.task import Task
+
+OVER_SEEDS = ("interval", "gain_interval", "p_value", "p_max_t", "detectable")
+"""Columns of a summary that take each seed as one sample."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +36,9 @@ class Evaluated:
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Columns that tell it from other runs, or from other parts of a task."""
     tests: pl.DataFrame | None = None
-    """Tests over sets by normalizer and length, in the columns of `TESTS`."""
+    """Tests over sets by normalizer and length, in the columns of `TESTS`; with them there are none over seeds."""
+    published: accuracy.Published = dataclasses.field(default_factory=dict)
+    """The accuracies published for models of this recipe: none for other recipes."""
 
     def requested(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Returns the rows of the normalizers that were asked for."""
@@ -53,29 +62,58 @@ class Evaluated:
         return next((name for name in (self.baseline, BASELINE) if name in seen), seen[0])
 
     @functools.cached_property
+    def tested(self) -> list[Cell]:
+        """The cells that are tested, as one family: beyond the lengths of training, and not decided by a bound."""
+        classes = getattr(self.task, "classes", None)
+        chance = 100 / classes if classes else 0.0
+        return judged_cells(
+            self.frame, self.baseline, self.task.longest, chance, left_out=moved_by_offset(self.normalizers)
+        )
+
+    @functools.cached_property
     def summary(self) -> pl.DataFrame:
-        """Means over seeds with intervals, and gains over the baseline."""
-        summary = summarize(self.frame, self.baseline)
-        return summary if self.tests is None else summary.join(self.tests, ["normalizer", "n"], maintain_order="left")
+        """Means over seeds with intervals, and gains over the baseline, whose tests are of one family.
 
-    @property
-    def published(self) -> accuracy.Published:
-        """The accuracies published for models like these: none unless they were trained under softmax."""
-        return accuracy.published_for(self.task) if self.baseline == BASELINE else {}
+        With tests over sets these are the only ones: `p_value` is theirs, and there is nothing over seeds.
+        """
+        summary = summarize(self.frame, self.baseline, "all", self.tested)
+        if self.tests is None:
+            return summary
+        joined = summary.with_columns(pl.lit(None, pl.Float64).alias(name) for name in OVER_SEEDS)
+        joined = joined.join(self.tests, ["normalizer", "n"], "left", maintain_order="left")
+        return joined.with_columns(p_value="p")
 
-    @property
-    def compared(self) -> dict[str, list[accuracy.Compared]]:
-        """The published rows beside ours, at the lengths of both."""
-        summary = self.summary if self.published else pl.DataFrame()
-        rows = {name: accuracy.compare(summary.filter(normalizer=name), row) for name, row in self.published.items()}
-        return {name: cells for name, cells in rows.items() if cells}
-
-    @property
-    def cells(self) -> pl.DataFrame:
-        """The published cells beside ours, with the ceiling of the products' precision."""
-        return accuracy.cells_frame(self.published, self.compared, self.matmul)
+    @functools.cached_property
+    def right(self) -> dict[Cell, Bool[np.ndarray, " sets"]]:
+        """Whether each set of each seed is answered right."""
+        return {
+            (name, measured.n): measured.values["accuracy"][:, :, place].ravel() > 50
+            for measured in self.measured
+            for place, name in enumerate(measured.normalizers)
+        }
 
     @property
     def matmul(self) -> str:
         """The precision of the model's matrix products."""
         return getattr(self.task, "matmul", rounded_products.FLOAT32)
+
+
+def evaluated(run: Loaded, measured: Sequence[Measured]) -> Evaluated:
+    """Returns what was measured of a run, with the published rows if it has their recipe."""
+    task, named = run.config.task, tuple(run.normalizers)
+    published = accuracy.ACCURACY if has_published_recipe(run.config) and BASELINE in named else {}
+    return Evaluated(run.name, task, named, measured, frame_of(measured), run.labels, published=published)
+
+
+def with_tests(runs: Sequence[Evaluated]) -> list[Evaluated]:
+    """Returns the runs with their tests over sets, corrected for all of them, where their task has such tests."""
+    if not runs[0].task.tests_over_sets:
+        return list(runs)
+    right = {(run.name, *cell): answers for run in runs for cell, answers in run.right.items()}
+    tested = {(run.name, *cell) for run in runs for cell in run.tested}
+    rows = [
+        {"run": part, "normalizer": name, "n": n, **test}
+        for (part, name, n), test in over_sets(right, runs[0].baseline, tested).items()
+    ]
+    tests = pl.DataFrame(rows, schema_overrides={"p": pl.Float64})
+    return [dataclasses.replace(run, tests=tests.filter(run=run.name).drop("run")) for run in runs]

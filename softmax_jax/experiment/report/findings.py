@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 
+from softmax_jax.experiment.measures.families import copies
 from softmax_jax.experiment.measures.runs import COLUMNS, lengths_to_show
 from softmax_jax.experiment.measures.table import EVALUATION, KEYS, TESTS
 from softmax_jax.experiment.report import accuracy, charts
@@ -21,7 +22,6 @@ from softmax_jax.experiment.report.sentences import (
     answers,
     count,
     extrapolation_warning,
-    mean_gains,
     remarks,
     shortest,
 )
@@ -30,7 +30,6 @@ from softmax_jax.files import versions, write_csv, write_json
 
 GAIN = ", gain"
 """How the name of a row of gains ends."""
-NO_GAIN = {"+0.0", "+0.0±0.0"}
 
 
 def measured_at(runs: Sequence[Evaluated]) -> list[int]:
@@ -43,29 +42,32 @@ def accuracy_table(runs: Sequence[Evaluated], lengths: Sequence[int]) -> tuple[d
 
     Each run begins with its baseline. Below the accuracies of every other normalizer are its gains over that, with a
     star where p is less than `CHANCE`, the other measures of every table, and the published cells that have a source.
-    Normalizers with the cells of the baseline are named in a note.
+    Normalizers whose weights equal those of the baseline are named in a note.
     """
     rows: dict[str, list[str]] = {}
     notes, seeds = [], runs[0].frame["seed"].n_unique()
     for run in runs:
         before = f"{run.name}: " if len(runs) > 1 else ""
-        by_normalizer = cells_of(run, lengths)
-        baseline = by_normalizer[run.baseline]
-        same = [name for name, cells in by_normalizer.items() if repeats(cells, baseline)]
-        for name, cells in by_normalizer.items():
+        same = copies(run.frame, run.baseline)
+        for name, cells in cells_of(run, lengths).items():
             if name not in same:
                 rows |= {before + name + ending: row for ending, row in cells.items()}
         notes += [f"{before}same as {run.baseline}: {', '.join(same)}"] if same else []
-    notes.append(f"accuracy: % of sets, {charts.mean_of(seeds)}" + " ± half its 95 % interval (t)" * (seeds > 1))
+    over_sets = runs[0].tests is not None
+    half = " ± half its 95 % interval (t)" * (seeds > 1 and not over_sets)
+    notes.append(f"accuracy: % of sets, {charts.mean_of(seeds)}{half}")
     captions = {name: f"{entry.caption}, {entry.unit}".rstrip(", ") for name, entry in EVALUATION.items()}
     captions |= {name: caption for name, (_, caption) in TESTS.items()}
     for name, _ in other_measures():
         if any(row.endswith(f", {name}") for row in rows):
             notes.append(f"{name}: {captions[name]}")
-    if any(name.endswith(GAIN) for name in rows):
+    gains = [row for name, row in rows.items() if name.endswith(GAIN)]
+    if gains:
         over = runs[0].baseline if len(runs) == 1 else "the normalizer of the training"
-        notes.append(f"gain: points over {over}, * p < {CHANCE} (paired t-test, Holm over the lengths)")
-    return rows, [*notes, *[accuracy.SOURCE.partition(", *")[0]] * any(name.endswith(PUBLISHED) for name in rows)]
+        test = "p as below" if over_sets else "paired t-test, Holm over normalizers and lengths beyond training"
+        notes.append(f"gain: points over {over}" + f", * p < {CHANCE} ({test})" * ("*" in str(gains)))
+    published = [row for name, row in rows.items() if name.endswith(PUBLISHED)]
+    return rows, [*notes, *[accuracy.published_note(published)] * bool(published)]
 
 
 def cells_of(run: Evaluated, lengths: Sequence[int]) -> dict[str, dict[str, list[str]]]:
@@ -79,9 +81,9 @@ def cells_of(run: Evaluated, lengths: Sequence[int]) -> dict[str, dict[str, list
         for measure, form in other_measures():
             rows[f", {measure}"] = [number_or_dash(row.get(measure), form) for row in at_lengths]
         if published := run.published.get(name):
-            sourced = [n if n in published and n not in accuracy.UNCONFIRMED else None for n in lengths]
-            rows[PUBLISHED] = ["–" if n is None else f"{published[n]:.1f}" for n in sourced]
-        shown = (row for row in rows.items() if row[0] in ("", PUBLISHED) or {*row[1]} != {"–"})
+            cells = accuracy.published_cells(name, published, [n for n in lengths if n not in accuracy.UNCONFIRMED])
+            rows[PUBLISHED] = [cells.get(n, "–") for n in lengths]
+        shown = (row for row in rows.items() if row[0] == "" or {*row[1]} != {"–"})
         by_normalizer[name] = dict(shown)
     return by_normalizer
 
@@ -89,14 +91,6 @@ def cells_of(run: Evaluated, lengths: Sequence[int]) -> dict[str, dict[str, list
 def star(row: Mapping[str, Any]) -> str:
     """Returns a star for a gain beyond chance."""
     return "*" if (p := row.get("p_value")) is not None and p < CHANCE else ""
-
-
-def repeats(cells: Mapping[str, list[str]], baseline: Mapping[str, list[str]]) -> bool:
-    """Returns True if a normalizer gains nothing and has the cells of the baseline in every other row."""
-    rows, others = (
-        {end: row for end, row in each.items() if end not in (GAIN, PUBLISHED)} for each in (cells, baseline)
-    )
-    return GAIN in cells and {*cells[GAIN]} <= NO_GAIN and rows == others
 
 
 def other_measures() -> list[tuple[str, str]]:
@@ -123,36 +117,31 @@ def frame_of(runs: Sequence[Evaluated]) -> pl.DataFrame:
     return pl.concat(frame.select(*columns, pl.all()) for columns, frame in zip(labels, frames))
 
 
-def draw_runs(runs: Sequence[Evaluated], requested: Sequence[int] = ()) -> Chart:
-    """Draws the accuracies of runs at the lengths of `lengths_to_show`, under a title with the first and the last."""
+def draw_runs(runs: Sequence[Evaluated]) -> Chart:
+    """Draws the accuracies of runs under a title with the shortest length that was not trained, and the longest."""
     titles = []
     for run in runs:
-        right, ends = accuracies(run), (shortest(run), max(run.frame["n"]))
+        right, ends = accuracies(run), dict.fromkeys((shortest(run), max(run.frame["n"])))
         at_ends = (f"{right[n]:.1f} % right at {count(n)} items" for n in ends)
         titles.append(f"{run.name if len(runs) > 1 else run.baseline}: {', '.join(at_ends)}")
     task = runs[0].task
     seeds = charts.mean_of(runs[0].frame["seed"].n_unique(), ", 95 % band")
     trained = f"{task.name.replace('_', ' ')}, trained on at most {task.longest} items; {seeds}"
-    named = [run.frame.with_columns(pl.lit(run.name).alias("run")) if runs[1:] else run.frame for run in runs]
-    shown = pl.concat(named).filter(pl.col("n").is_in(lengths_to_show(measured_at(runs), requested)))
-    return accuracy.accuracy_chart(shown, "; ".join(titles), {}, trained)
+    frames = [run.frame.with_columns(pl.lit(run.name).alias("run")) if runs[1:] else run.frame for run in runs]
+    published = {run.name if runs[1:] else "": run.published for run in runs}
+    return accuracy.accuracy_chart(pl.concat(frames), "; ".join(titles), published, trained)
 
 
 def write(
     output: Path, settings: Mapping[str, Any], runs: Sequence[Evaluated], paper: Paper | None = None
 ) -> list[Path]:
-    """Writes the rows of an evaluation, its summary with its findings, and its charts; returns the files."""
+    """Writes the rows of an evaluation, its summary with its findings, and its chart; returns the files."""
     paths, rows = [output / "evaluation.csv", output / "evaluation.json"], frame_of(runs)
     write_csv(paths[0], rows.columns, rows.rows())
     summary = [dict(run.labels) | row for run in runs for row in run.summary.to_dicts()]
-    sentences = {run.name: answers(run) | mean_gains(run) for run in runs}
+    sentences = {run.name: answers(run) for run in runs}
     write_json(paths[1], {"settings": settings, "versions": versions(), "summary": summary, "found": sentences})
-    drawn = {"accuracy": draw_runs(runs, settings["lengths"])}
-    if len(runs) == 1 and runs[0].compared:
-        drawn["published"] = accuracy.difference_chart(runs[0].cells)
-    for name, chart in drawn.items():
-        paths += save_chart(chart, output / name, paper)
-    return paths
+    return paths + save_chart(draw_runs(runs), output / "accuracy", paper)
 
 
 def show(console: Console, runs: Sequence[Evaluated], requested: Sequence[int] = (), full: bool = False) -> None:
@@ -169,7 +158,7 @@ def show(console: Console, runs: Sequence[Evaluated], requested: Sequence[int] =
         console.print(remark, style="dim", highlight=False)
     for run in runs:
         before = f"{run.name}: " if len(runs) > 1 else ""
-        for question, answer in (answers(run) | (mean_gains(run) if full else {})).items():
+        for question, answer in answers(run).items():
             console.print(f"\n{before}{question}: {answer}", highlight=False)
         if "extrapolated" in run.everything.columns and (warning := extrapolation_warning(run.summary)):
             print(warning, file=sys.stderr)

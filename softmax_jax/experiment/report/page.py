@@ -57,7 +57,8 @@ def write_page(
     for figure in figures:
         paths.append(directory / f"{figure.name}.csv")
         write_csv(paths[-1], figure.data.columns, figure.data.rows())
-    for figure in with_progress(figures, [1] * len(figures), "drawing", [figure.name for figure in figures]):
+    names = [f"{figure.name} ({place} of {len(figures)})" for place, figure in enumerate(figures, 1)]
+    for figure in with_progress(figures, [1] * len(figures), "drawing", names):
         paths += save_chart(figure.chart, directory / figure.name, paper)
     made_by = ", ".join(f"{name} {version}" for name, version in versions().items())
     write_whole(paths[0], page(title, sections, f"{note} {made_by}."))

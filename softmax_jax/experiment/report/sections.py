@@ -1,9 +1,7 @@
 """The sections of the page on trained runs."""
 
 import math
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,29 +9,27 @@ import polars as pl
 
 from softmax_jax.experiment.measures import dispersion
 from softmax_jax.experiment.measures.dispersion import Resolution
-from softmax_jax.experiment.measures.runs import COLUMNS, fits_beside, lengths_to_show, load_runs
+from softmax_jax.experiment.measures.runs import COLUMNS, Loaded, fits_beside, lengths_to_show
 from softmax_jax.experiment.measures.table import KEYS
-from softmax_jax.experiment.report import accuracy, dispersion as drawn, findings, playground, temperature
-from softmax_jax.experiment.report.evaluated import Evaluated
+from softmax_jax.experiment.report import dispersion as drawn, findings, playground, temperature
+from softmax_jax.experiment.report.evaluated import Evaluated, with_tests
 from softmax_jax.experiment.report.page import Figure, Section, html
 from softmax_jax.experiment.report.sentences import answers, count, remarks
-from softmax_jax.experiment.report.study import Study, evaluated, look_closer
+from softmax_jax.experiment.report.study import LOG, Study, look_closer, measure
+from softmax_jax.experiment.training.progress import Log
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.temperature import TemperatureFit
 
 
-def sections_of(
-    paths: Sequence[Path], specs: Sequence[str], lengths: Sequence[int], sets: int
-) -> tuple[list[Section], str]:
-    """Measures the runs and looks closer at the first; returns the sections, and a note on what made them."""
-    start = time.perf_counter()
-    first, *_ = all_loaded = load_runs(paths, specs)
+def sections_of(runs: Sequence[Loaded], lengths: Sequence[int], sets: int) -> tuple[list[Section], Evaluated]:
+    """Measures the runs and looks closer at the first; returns the sections, and the first as it was evaluated."""
+    first = runs[0]
     fits = {name: TemperatureFit.load(file) for name, file in fits_beside(first.path, first.parameters).items()}
-    runs = [evaluated(run, lengths, sets) for run in all_loaded]
-    study = look_closer(runs[0], first, fits, sets)
-    sections = [*report_sections(runs, study), playground_section(first.normalizers)]
-    return sections, f"Made from {', '.join(run.name for run in runs)} in {time.perf_counter() - start:.0f} s."
+    measured = with_tests([measure(run, lengths, sets) for run in runs])
+    study = look_closer(measured[0], first, fits, sets)
+    with Log(LOG, "weighing rows for the chart with sliders"):
+        return [*report_sections(measured, study), playground_section(first.normalizers)], measured[0]
 
 
 def report_sections(runs: Sequence[Evaluated], study: Study) -> list[Section]:
@@ -54,9 +50,6 @@ def result_section(runs: Sequence[Evaluated]) -> Section:
     for run in runs:
         parts += [html.heading(run.name), html.facts(answers(run))]
     parts.append(Figure("accuracy", findings.draw_runs(runs), findings.frame_of(runs)))
-    if runs[0].compared:
-        cells = runs[0].cells
-        parts.append(Figure("published", accuracy.difference_chart(cells), cells))
     return Section("result", "Accuracy by number of items", [], [*parts, result_table(runs)])
 
 
@@ -160,7 +153,7 @@ def temperature_section(study: Study) -> Section:
 
 
 def resolution_section(run: Evaluated, resolution: Resolution) -> Section:
-    """Says which items the key tells apart, and what its errors cost beside dispersion."""
+    """Says which items the key tells apart, and which sets hardmax answers that a softer row does not."""
     losses, seeds = run.requested(dispersion.losses(run.everything)), run.measured[0].seeds
     nat, key = (by_seed.mean() for by_seed in drawn.tell_apart(resolution))
     sentence = (
@@ -171,7 +164,7 @@ def resolution_section(run: Evaluated, resolution: Resolution) -> Section:
         Figure("losses", drawn.loss_split_chart(losses), losses),
         Figure("resolution", drawn.resolution_chart(resolution, seeds), drawn.resolution_frame(resolution, seeds)),
     ]
-    return Section("resolution", "What dispersion costs, and what an imprecise key", [sentence], figures)
+    return Section("resolution", "Which items the key tells apart", [sentence], figures)
 
 
 def playground_section(normalizers: Mapping[str, Normalizer | None]) -> Section:

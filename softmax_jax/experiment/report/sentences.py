@@ -1,28 +1,20 @@
 """The findings of a run in sentences: what falls, why, what helps, and what to know before rows are compared."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
 import polars as pl
 
-from softmax_jax.experiment.measures import dispersion
 from softmax_jax.experiment.measures.dispersion import HARDMAX
+from softmax_jax.experiment.measures.families import copies, moved_by_offset
 from softmax_jax.experiment.measures.references import TRUE_ITEM
 from softmax_jax.experiment.measures.runs import AS_TRAINED
-from softmax_jax.experiment.measures.significance import over_seeds
-from softmax_jax.experiment.measures.table import BASELINE
-from softmax_jax.experiment.report import accuracy
-from softmax_jax.experiment.report.charts import normalizer_of
+from softmax_jax.experiment.measures.significance import corrected, mcnemar, over_seeds, paired_p_value
 from softmax_jax.experiment.report.evaluated import Evaluated
+from softmax_jax.experiment.report.replication import replication
 from softmax_jax.experiment.tasks import rounded_products
 from softmax_jax.files import typed
-from softmax_jax.normalizers.maps import Map
-from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.registry import METHODS, normalizer
-from softmax_jax.normalizers.user_modules import OF_A_MODULE
 from softmax_jax.temperature import ALL_LENGTHS, TARGET, TARGET_TRAIN, TRAIN_LENGTHS
 
 CHANCE = 0.05
@@ -48,14 +40,19 @@ def count(value: float | int) -> str:
     return f"{value:,.0f}" if value < 1e7 else "10" + f"{math.log10(value):.0f}".translate(RAISED)
 
 
+def counted(number: int, noun: str, several: str = "") -> str:
+    """Returns a number of things in words.
+
+    >>> counted(1, "gain"), counted(0, "loss", "losses")
+    ('1 gain', 'no losses')
+    """
+    return f"{number or 'no'} {noun if number == 1 else several or f'{noun}s'}"
+
+
 def answers(run: Evaluated) -> dict[str, str]:
-    """Returns what falls as sets grow, why, what helps, and whether it is the paper's, each in a sentence."""
-    facts = {"What falls": falls(run)}
-    if {HARDMAX, TRUE_ITEM} <= set(run.everything["normalizer"]):
-        facts["Why"] = why(run)
-    if remedy := helps(run):
-        facts["What helps"] = remedy
-    return facts | ({"The paper": f"{accuracy.verdict(cells)}. {accuracy.RULE}"} if (cells := run.compared) else {})
+    """Returns what falls as sets grow, why, what helps, and how near it comes to the paper, each in words."""
+    facts = {"What falls": falls(run), "Why": why(run), "What helps": helps(run), "The paper": replication(run)}
+    return {question: answer for question, answer in facts.items() if answer}
 
 
 def falls(run: Evaluated) -> str:
@@ -75,64 +72,119 @@ def shortest(run: Evaluated) -> int:
     return max((n for n in lengths if n <= run.task.longest), default=lengths[0])
 
 
-def why(run: Evaluated) -> str:
-    """Says what each cause costs at the length where about half of the sets are lost, and what rounding hides."""
+def why(run: Evaluated) -> str | None:
+    """Says what a sharper row regains at the length where about half of the sets are lost, and what hardmax answers.
+
+    None where hardmax or the true item alone was not measured.
+    """
+    if not {HARDMAX, TRUE_ITEM} <= set(run.everything["normalizer"]):
+        return None
     by_length = accuracies(run)
     n = min(by_length, key=lambda n: abs(by_length[n] - HALF))
-    losses = dispersion.losses(run.everything).filter(normalizer=run.baseline, n=n)
-    spread, key, value = losses.select(pl.mean("dispersion", "key", "value")).row(0)
-    spreading = f"{spread:.1f} points, which hardmax wins back" if spread > 0 else "nothing: hardmax does no better"
-    misread = f" The value costs {value:.1f}: it is misread under any weights." if round(value, 1) > 0 else ""
-    causes = (
-        f"At {count(n)} items it answers {by_length[n]:.1f} % of the sets right. Dispersion costs {spreading}. "
-        f"The key costs {key + min(spread, 0):.1f} points: another item has the largest logit.{misread}"
+    sharpest, true_item = (
+        run.everything.filter(normalizer=name, n=n)["accuracy"].mean() for name in (HARDMAX, TRUE_ITEM)
     )
-    if run.matmul not in rounded_products.SPACING:
-        return causes
-    step = f"{rounded_products.SPACING[run.matmul]:.1g}"
-    return f"{causes} Products rounded to {run.matmul} make items within {step} in ρ tie, under any normalizer."
+    judged = run.summary.filter(pl.col("normalizer").is_in(candidates(run)), n=n)
+    regained = "Nothing else that was measured there answers more."
+    if len(judged) and (best := judged.row(judged["gain"].arg_max() or 0, named=True))["gain"] > 0:
+        others = counted(len(judged), "other")
+        regained = f"The best of {others} measured there, {best['normalizer']}, answers {gain_of(best)} points more."
+    step = rounded_products.SPACING.get(run.matmul)
+    ties = f" Products rounded to {run.matmul} make items within {step:.1g} in ρ tie." if step else ""
+    return (
+        f"At {count(n)} items it answers {by_length[n]:.1f} %. {regained} With all weight on the largest logit "
+        f"(hardmax) {sharpest:.1f} % are right, with all on the true item {true_item:.1f} %: in the sets between, "
+        f"another item has the largest logit.{ties}"
+    )
+
+
+def candidates(run: Evaluated) -> list[str]:
+    """Returns the normalizers to judge: no copies of the baseline, and none that depends on an offset."""
+    out = {run.baseline, *moved_by_offset(run.normalizers), *copies(run.frame, run.baseline)}
+    return [name for name in run.normalizers if name not in out]
+
+
+def gain_of(row: Mapping[str, Any]) -> str:
+    """Returns a gain with half its interval, which one seed has not.
+
+    >>> gain_of({"gain": 3.81, "gain_interval": 2.04}), gain_of({"gain": 3.81, "gain_interval": None})
+    ('3.8 ± 2.0', '3.8')
+    """
+    half = row["gain_interval"]
+    return f"{row['gain']:.1f}" + ("" if half is None else f" ± {half:.1f}")
 
 
 def helps(run: Evaluated) -> str | None:
-    """Says the largest gain of another normalizer that is beyond chance, of those whose weights depend on no offset.
+    """Says the largest gain of all normalizers and lengths that are tested, judged as one family.
 
     Of one seed, which gives no test, the largest gain; None where there is nothing to compare.
     """
-    others = set(run.normalizers) - {run.baseline, *moved_by_offset(run.normalizers)}
-    if not others:
+    if not (others := candidates(run)):
         return None
-    all_gains = run.summary.filter(pl.col("normalizer").is_in(others))
-    gains = all_gains.filter(pl.col("gain") > 0)
-    tested = run.frame["seed"].n_unique() > 1
-    if tested:
-        gains = gains.filter(pl.col("p_value") < CHANCE)
-    if gains.is_empty():
-        least = all_gains["detectable"].max()
-        power = f" The test finds a gain of {least:.1f} points at one length in 4 of 5 cases." if least else ""
-        return f"No normalizer swapped in at test time is shown to gain (p < {CHANCE}).{power * tested}"
-    best = gains.row(gains["gain"].arg_max() or 0, named=True)
-    sharpest: Any = run.everything.filter(normalizer=HARDMAX, n=best["n"])["accuracy"].mean()
-    beyond = ""
-    if sharpest is not None and best["accuracy"] > sharpest:
-        beyond = f" Hardmax answers {sharpest:.1f} %: its one item is wrong in some sets where an average is right."
-    test = f"p = {best['p_value']:.1g}" if tested else "one seed, so no test"
-    return (
-        f"Of the normalizers swapped in at test time, {best['normalizer']} wins back most: {best['gain']:.1f} points "
-        f"at {count(best['n'])} items, from {best['accuracy'] - best['gain']:.1f} % to {best['accuracy']:.1f} % "
-        f"({test}).{beyond}"
+    tested = pl.DataFrame(
+        run.tested, ["normalizer", "n"], orient="row", schema_overrides={"normalizer": pl.String, "n": pl.Int64}
     )
+    gains = run.summary.join(tested, ["normalizer", "n"], "semi", maintain_order="left")
+    if gains.is_empty():
+        return f"Nothing was tested: no set is longer than in training and still undecided under {run.baseline}."
+    best = gains.row(gains["gain"].arg_max() or 0, named=True)
+    if gains["p_value"].null_count() == len(gains):
+        return f"Swapped in at test time, {said_gain(best)}: no test, as {no_test(run)}."
+    names, lengths = gains["normalizer"].unique(), gains["n"].unique()
+    family = f"Holm over {counted(len(names), 'normalizer')} at {counted(len(lengths), 'length')}"
+    shown = gains.filter(pl.col("p_value") < CHANCE)
+    better, worse = shown.filter(pl.col("gain") > 0), shown.filter(pl.col("gain") < 0)
+    if better.is_empty():
+        return f"No normalizer swapped in at test time is shown to gain (p < {CHANCE}, {family}).{power(gains)}"
+    best = better.row(better["gain"].arg_max() or 0, named=True)
+    rivals = not_told_apart(run, best, [name for name in others if name != best["normalizer"]])
+    tied = f" Not told apart from it there: {', '.join(rivals)}." if rivals else ""
+    return (
+        f"Swapped in at test time, {said_gain(best)} (p = {best['p_value']:.1g}, {family}).{tied} Shown are "
+        f"{counted(len(better), 'gain')} and {counted(len(worse), 'loss', 'losses')}."
+    )
+
+
+def said_gain(best: Mapping[str, Any]) -> str:
+    """Returns a normalizer with what it gains, where, and from what to what."""
+    return (
+        f"{best['normalizer']} gains most: {gain_of(best)} points at {count(best['n'])} items, from "
+        f"{best['accuracy'] - best['gain']:.1f} % to {best['accuracy']:.1f} %"
+    )
+
+
+def no_test(run: Evaluated) -> str:
+    """Returns why no p-value could be computed."""
+    return "there is one seed" if run.frame["seed"].n_unique() == 1 else "the seeds do not differ"
+
+
+def power(gains: pl.DataFrame) -> str:
+    """Says which gains the tests would most likely have found, at the level of their family."""
+    ends = [format(end, ".1f") for end in (gains["detectable"].min(), gains["detectable"].max()) if end is not None]
+    by_length = " to ".join(dict.fromkeys(ends)) + " points" + ", by length," * (len(set(ends)) > 1)
+    return f" A gain of {by_length} would have been found in 4 of 5 cases." if ends else ""
+
+
+def not_told_apart(run: Evaluated, best: Mapping[str, Any], rivals: Sequence[str]) -> list[str]:
+    """Returns the rivals of the best at its length that no paired test tells from it, by the unit of the table."""
+    at_length = run.frame.filter(n=best["n"])
+    values = {name: at_length.filter(normalizer=name)["accuracy"].to_list() for name in run.normalizers}
+    own, n = best["normalizer"], best["n"]
+    p_values = corrected(
+        [
+            mcnemar(run.right[name, n], run.right[own, n])
+            if run.tests is not None
+            else paired_p_value(values[name], values[own])
+            for name in rivals
+        ]
+    )
+    return [name for name, p in zip(rivals, p_values) if p is None or p >= CHANCE]
 
 
 def accuracies(run: Evaluated) -> dict[int, float]:
     """Returns the mean accuracy of the baseline in percent by length."""
     means = over_seeds(run.frame.filter(normalizer=run.baseline), ["n"], "accuracy")
     return dict(means.select("n", "value").rows())
-
-
-def mean_gains(run: Evaluated) -> dict[str, str]:
-    """Says what the published method gains in the mean of the published lengths, where both were measured."""
-    gain = accuracy.mean_gain(run.frame, run.published.get(BASELINE, ()))
-    return {"Mean gain": gain} if gain else {}
 
 
 def remarks(names: Iterable[str]) -> list[str]:
@@ -147,29 +199,6 @@ def remarks(names: Iterable[str]) -> list[str]:
     if fits := [f"{name} for {REFIT[name]}" for name in names if name in REFIT]:
         sentences.append(f"adaptive with its β(H) refit to these models: {'; '.join(fits)}")
     return sentences
-
-
-def moved_by_offset(names: Iterable[str]) -> list[str]:
-    """Returns those whose weights change when a constant is added to a row; none if one was trained with."""
-    names = list(names)
-    if any(name.endswith(AS_TRAINED) for name in names):
-        return []
-    known = [name for name in names if normalizer_of(name) in METHODS or OF_A_MODULE.fullmatch(name)]
-    return [name for name in known if depends_on_offset(normalizer(name))]
-
-
-def depends_on_offset(method: Normalizer) -> bool:
-    """Returns True if adding 8 to every logit changes the weights: a map declares it, a plain function is tried.
-
-    >>> import jax
-    >>> [depends_on_offset(Normalizer(weigh)) for weigh in (jax.nn.softmax, lambda z, axis, where: jax.nn.sigmoid(z))]
-    [False, True]
-    """
-    if isinstance(method.map, Map):
-        return not method.shift_invariant
-    row = jnp.arange(-4.0, 5.0, dtype=jnp.float32)[None]
-    weights, moved = (method(logits, -1, jnp.ones(row.shape, bool)) for logits in (row, row + 8))
-    return not np.allclose(weights, moved, atol=1e-4)
 
 
 def extrapolation_warning(summary: pl.DataFrame, most: float = 1.0) -> str | None:

@@ -1,22 +1,25 @@
 """The measurements that a page on trained runs shows."""
 
+import functools
+import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from softmax_jax.experiment.measures import dispersion, refit
 from softmax_jax.experiment.measures.dispersion import HARDMAX, Resolution
-from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
+from softmax_jax.experiment.measures.evaluation import evaluate
 from softmax_jax.experiment.measures.one_set import heads_of
 from softmax_jax.experiment.measures.references import TRUE_ITEM
-from softmax_jax.experiment.measures.runs import SHORTEST, Loaded
+from softmax_jax.experiment.measures.runs import SHORTEST, Loaded, numbered
 from softmax_jax.experiment.measures.sets import Draw, key_of
 from softmax_jax.experiment.measures.table import MEASURES, TOP
-from softmax_jax.experiment.report.evaluated import Evaluated
+from softmax_jax.experiment.report.evaluated import Evaluated, evaluated
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.experiment.training.progress import Parts, with_progress
+from softmax_jax.experiment.training.progress import Log, Parts, with_progress
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.temperature import Rows, TemperatureFit
 
+LOG = functools.partial(print, file=sys.stderr, flush=True)
 SEARCH_SHARE = 16
 """One set of so many, at every other length, is searched for its best temperature: a search is many evaluations."""
 
@@ -32,29 +35,27 @@ class Study(NamedTuple):
     """None for a task that gives its items no priorities: then there are no maps of attention either."""
 
 
-def evaluated(run: Loaded, lengths: Sequence[int], sets: int) -> Evaluated:
+def measure(run: Loaded, lengths: Sequence[int], sets: int) -> Evaluated:
     """Measures a run under the normalizers asked for, and under those that the losses are counted from."""
-    name, path, config, parameters, named, labels = run
-    task, parts = config.task, Parts()
+    task, named, parts = run.config.task, run.normalizers, Parts()
     lengths = sorted(lengths or [n for n in task.test_lengths if n >= SHORTEST] or task.test_lengths)
     ranked = heads_of(task, lengths[0]).ranked
     measured = evaluate(
-        parameters,
+        run.parameters,
         named | ({HARDMAX: normalizer(HARDMAX)} if ranked else {}),
-        seeds=config.all_seeds,
+        seeds=run.config.all_seeds,
         lengths=lengths,
         sets={n: min(dispersion.sets_at(n, sets), task.test_sets(n)) for n in lengths},
         measures=tuple(MEASURES),
         references=(TRUE_ITEM,) if ranked else (),
-        trained_under=config.normalizer,
+        trained_under=run.config.normalizer,
         task=task,
         done=parts.done,
     )
     asked = f"{len(named)} normalizers, {len(lengths)} lengths up to {max(lengths):,} items, {sets} sets at each"
-    path = ", ".join([str(path), *labels.values()])
-    print(f"measuring {path}: {asked}, for each of {config.seeds} seeds", flush=True)
-    by_length = list(with_progress(measured, lengths, f"measuring {path}", parts=parts))
-    return Evaluated(name, task, tuple(named), by_length, frame_of(by_length), labels)
+    path = ", ".join([str(run.path), *run.labels.values()])
+    print(f"measuring {path}: {asked}, for each of {run.config.seeds} seeds", flush=True)
+    return evaluated(run, list(with_progress(measured, lengths, f"measuring {path}", numbered(lengths), parts=parts)))
 
 
 def look_closer(run: Evaluated, of: Loaded, fits: Mapping[str, TemperatureFit], sets: int) -> Study:
@@ -62,9 +63,12 @@ def look_closer(run: Evaluated, of: Loaded, fits: Mapping[str, TemperatureFit], 
     lengths = [of_length.n for of_length in run.measured if of_length.n > 1][::2]
     keys = [key_of(Draw.REPORT)]
     options = {"seeds": of.config.all_seeds, "sets": max(1, sets // SEARCH_SHARE), "keys": keys, "task": run.task}
-    found = with_progress(refit.search_lengths(of.parameters, lengths=lengths, **options), lengths, "searching")
+    found = with_progress(
+        refit.search_lengths(of.parameters, lengths=lengths, **options), lengths, "searching", numbered(lengths)
+    )
     searched = {n: rows for n, (rows,) in zip(lengths, found)}
     resolution = None
     if isinstance(run.task, MaxRetrieval) and run.measured[-1].n >= TOP:
-        resolution = dispersion.resolution(of.parameters, task=run.task)
+        with Log(LOG, "reading the logits of single items"):
+            resolution = dispersion.resolution(of.parameters, task=run.task)
     return Study(run, searched, fits, resolution)

@@ -175,11 +175,11 @@ def answers(
     """Says what was fitted, what it gains on fresh sets, where it holds, and how it lies to the published polynomial.
 
     Arguments:
-        fits: by name; the first is what the sentences are about.
-        rows: by length, those that were fitted to.
-        compared: the frame that `print_comparison` takes.
-        degree: the degree that was asked for.
-        sets: the sets per seed and length of the fit.
+        fits: By name; the first is what the sentences are about.
+        rows: By length, those that were fitted to.
+        compared: The frame that `print_comparison` takes.
+        degree: The degree that was asked for.
+        sets: The sets per seed and length of the fit.
     """
     name, fit = next(iter(fits.items()))
     low, high = fit.entropy_range

@@ -153,6 +153,7 @@ class MaxRetrieval(Task):
     """The task with its sizes; raises Refusal for sizes that make no task."""
 
     name: ClassVar[str] = "max_retrieval"
+    classes: ClassVar[int] = CLASSES
 
     batch: int = 128
     """Sets per batch."""

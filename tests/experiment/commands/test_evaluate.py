@@ -1,26 +1,45 @@
-"""What evaluate.py measures when it is not told."""
+"""What evaluate.py measures when it is not told, and what it says to go on with."""
 
 from pathlib import Path
 
 import pytest
 
-from softmax_jax.experiment.commands.evaluate import Arguments, evaluate
+from softmax_jax.experiment.commands.evaluate import Arguments, evaluate, next_step
 from softmax_jax.experiment.measures.evaluation import Evaluation
-from softmax_jax.experiment.measures.runs import FITS, names_of
+from softmax_jax.experiment.measures.runs import FITS, Loaded, names_of
+from softmax_jax.experiment.tasks.retrieval import Sort
+from softmax_jax.experiment.training.config import Config
+from softmax_jax.experiment.training.run_directory import SHIPPED
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_six_lengths_are_measured_and_in_full_all_of_the_task_with_the_fits(full, monkeypatch):
+def test_every_length_to_4096_and_16384_is_measured_and_in_full_all_of_the_task_with_the_fits(full, monkeypatch):
     def over(evaluation, lengths):
-        assert lengths == (evaluation.task.test_lengths if full else (16, 64, 256, 1024, 4096, 16384))
+        every = evaluation.task.test_lengths
+        assert lengths == (every if full else tuple(n for n in every if n != 8192))
+        assert list(evaluation.normalizers)[:2] == ["softmax", "adaptive"]
+        assert "softpick" not in evaluation.normalizers
         assert bool(FITS.keys() & evaluation.normalizers.keys()) == full
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Evaluation, "over", over)
     with pytest.raises(KeyboardInterrupt):
         evaluate(Arguments(full=full))
+    assert Arguments().lengths_of(Sort()) == Sort().test_lengths
+
+
+def test_the_next_command_is_a_fit_to_a_run_that_has_none_and_never_the_one_that_was_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("x").mkdir()
+    run = Loaded("x", Path("x"), Config(), {}, {})
+    assert next_step([Path("x")], run).startswith("python fit_temperature.py --checkpoint x --output x")
+    assert next_step([Path("x"), Path("y")], run).startswith("python report.py x y ")
+    (tmp_path / "z").symlink_to(SHIPPED / "paper")
+    for path in (Path("z"), SHIPPED / "paper"):
+        assert next_step([path], run).split("#")[0].endswith("--quick  ")
 
 
 def test_runs_are_called_by_their_directories_or_by_whole_paths_where_those_are_alike():
     assert names_of([Path("a/x"), Path("b/y")]) == ["x", "y"]
     assert names_of([Path("a/x"), Path("b/x")]) == ["a/x", "b/x"]
+    assert names_of([SHIPPED / "paper", SHIPPED / "frontier"]) == ["our replication", "frontier"]

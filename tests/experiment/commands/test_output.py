@@ -6,15 +6,14 @@ import shlex
 import sys
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 from softmax_jax.experiment.commands import evaluate
 from softmax_jax.experiment.commands.fit import evaluation_of
 from softmax_jax.experiment.commands.output import print_any_letter, program, results_of
-from softmax_jax.experiment.measures.runs import named_normalizers
-from softmax_jax.experiment.report.evaluated import Evaluated
+from softmax_jax.experiment.measures.runs import Loaded, named_normalizers
 from softmax_jax.experiment.tasks.retrieval import Sort
+from softmax_jax.experiment.training.config import Config
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refusal import Refusal
 
@@ -55,8 +54,8 @@ def test_a_place_that_results_cannot_go_to_is_refused_before_the_work(tmp_path, 
 def test_the_commands_that_are_printed_name_their_path_as_a_shell_reads_it(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["x.py"])
-    run = Evaluated("x", Sort(), ("softmax",), [], pl.DataFrame())
-    following = evaluate.next_step([Path(f"my runs/{name}"), tmp_path / name], [run])
+    run = Loaded("x", tmp_path / name, Config(Sort()), {}, {})
+    following = evaluate.next_step([Path(f"my runs/{name}"), tmp_path / name], run)
     assert shlex.split(following, comments=True) == ["python", "report.py", f"my runs/{name}", name]
     *evaluation, fit = shlex.split(evaluation_of(Path(f"my runs/{name}"), Path(name, "temperature.json")))
     assert evaluation == ["python", "evaluate.py", "--checkpoint", f"my runs/{name}", "--normalizers", "softmax"]

@@ -3,6 +3,7 @@ import polars as pl
 import pytest
 import scipy.stats
 
+from softmax_jax.experiment.measures.families import copies
 from softmax_jax.experiment.measures.significance import (
     MOST_FLIPS,
     corrected,
@@ -136,3 +137,10 @@ def test_an_interval_and_a_paired_test_over_sets_are_corrected_for_every_cell():
     assert first["p"] is third["p"] is alone["p"] is None
     # Of ssmax alone 1 of 10 sets, whose p is 22 in 1024, and 0 of 7: Holm never puts the larger p below the smaller.
     assert [second["p"], fourth["p"]] == pytest.approx([2 * 2 * 0.5**7] * 2)
+
+
+def test_answers_that_are_all_wrong_make_no_copy():
+    rows = [(name, n, 0, accuracy) for name in ("softmax", "x") for n, accuracy in ((5, 0.0), (16, 0.0))]
+    frame = pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy"], orient="row")
+    assert copies(frame) == []
+    assert copies(frame.with_columns(accuracy=pl.col("n") + 1.0)) == ["x"]

@@ -1,8 +1,5 @@
 """The drawing library ends its own process alone."""
 
-import subprocess
-import sys
-
 import altair as alt
 import pytest
 
@@ -52,21 +49,3 @@ def test_a_crash_of_the_library_is_one_line_with_the_place_of_the_data_and_the_n
     assert [path.name for path in tmp_path.iterdir()] == ["dying.py"]
     chart_files.save_chart(chart, tmp_path / "accuracy")
     assert (tmp_path / "accuracy.svg").exists()
-
-
-LIMITED = """
-import resource, sys
-from softmax_jax.refusal import Refusal
-from softmax_jax.experiment.report.drawing import draw
-resource.setrlimit(resource.RLIMIT_AS, (6 * 10**9,) * 2)
-try: draw("vegalite_to_svg", {"mark": "point", "data": {"values": []}})
-except Refusal as refusal: print(refusal)
-"""
-
-
-@pytest.mark.full
-@pytest.mark.skipif(sys.platform != "linux", reason="the limit is that of Linux")
-def test_under_a_limit_of_virtual_memory_this_process_goes_on():
-    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("the drawing library vl_convert was ended by SIGTRAP")

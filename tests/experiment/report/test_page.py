@@ -4,17 +4,14 @@ import dataclasses
 import html.parser
 import json
 import re
-from pathlib import Path
 
 import altair as alt
 import numpy as np
 import polars as pl
 import pytest
 
-from softmax_jax.experiment.measures.runs import names_of
 from softmax_jax.experiment.report.page import Figure, Section, html as parts, write_page
 from softmax_jax.experiment.report.sections import critical_sentence, forced_sentence, report_sections
-from softmax_jax.experiment.training.run_directory import SHIPPED
 from tests.experiment.report.charts import OWN_COLOURS
 from tests.experiment.report.studies import LENGTHS, NORMALIZERS, small_study
 
@@ -78,7 +75,7 @@ def test_every_section_says_what_was_measured_of_a_small_study():
     assert [section.name for section in sections] == ["result", "dispersion", "maps", "temperature", "resolution"]
     assert all(section.sentences[-1] == "This section is about paper." for section in sections[1:])
     figures = {part.name: part for section in sections for part in section.parts if isinstance(part, Figure)}
-    names = ["accuracy", "published", "dispersion", "attention_maps", "entropy", "losses", "resolution"]
+    names = ["accuracy", "dispersion", "attention_maps", "entropy", "losses", "resolution"]
     assert list(figures) == names
     for figure in figures.values():
         chart = figure.chart.to_dict()
@@ -95,22 +92,14 @@ def test_every_section_says_what_was_measured_of_a_small_study():
 
 
 @pytest.mark.parametrize(("spread", "words"), [(5.0, "about 150 items"), (17334.0, "more than 10³⁰⁸ items")])
-def test_the_length_that_the_spread_forces_is_a_number_that_one_can_read(spread, words):
+def test_the_lengths_that_theory_forces_and_the_critical_beta_are_numbers_that_one_can_read(spread, words):
     with np.errstate(over="ignore"):
         forced = {"measured": None, "nearest": None, "spread": float(1 + np.ceil(np.exp(spread)))}
     sentence = forced_sentence(forced, pl.DataFrame({"n": [16, 1024], "spread": [spread, spread]}))
     assert f"{spread:.0f} on average, from {words}." in sentence
     assert "at no length up to 1,024" in sentence
-
-
-@pytest.mark.parametrize(("beta", "words"), [(1.0, ", where softmax has 1."), (None, "in the median.")])
-def test_the_critical_beta_stands_beside_that_of_the_normalizer(beta, words):
-    start, end = ({"n": n, "critical_beta": n / 64, "beta": beta} for n in (16, 4096))
-    sentence = critical_sentence("softmax", start, end)
-    assert "0.25 at 16 items and 64 at 4,096" in sentence
-    assert sentence.endswith(words)
-
-
-def test_our_models_of_the_paper_are_called_a_replication():
-    assert names_of([SHIPPED / "paper", SHIPPED / "frontier"]) == ["our replication", "frontier"]
-    assert names_of([Path("runs/paper")]) == ["paper"]
+    for beta, end in ((1.0, ", where softmax has 1."), (None, "in the median.")):
+        start, last = ({"n": n, "critical_beta": n / 64, "beta": beta} for n in (16, 4096))
+        sentence = critical_sentence("softmax", start, last)
+        assert "0.25 at 16 items and 64 at 4,096" in sentence
+        assert sentence.endswith(end)

@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from softmax_jax.experiment.report import playground
 from softmax_jax.experiment.report.chart_files import specification, svg
 from softmax_jax.experiment.report.playground import (
     POSITIONS,
@@ -68,11 +67,3 @@ def test_the_picture_shows_the_numbers_of_the_position_where_the_chart_looks_the
     assert {len(row["best_by_position"]) for row in rows} == {len(POSITIONS)}
     # A slider that is moved computes anew: what is read must not have been written over.
     assert not {step["as"] for step in steps} & set(rows[0])
-
-
-@pytest.mark.full
-def test_every_registered_normalizer_has_its_place(monkeypatch):
-    monkeypatch.setattr(playground, "POSITIONS", [(0, 0, 0), (2, 4, 1)])
-    by_name = playground_numbers({name: sj.normalizer(name) for name in sj.METHODS})
-    assert list(by_name) == list(sj.METHODS)
-    assert all(np.isfinite(numbers).all() for numbers in by_name.values())

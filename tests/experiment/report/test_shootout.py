@@ -112,34 +112,19 @@ def test_equal_bests_are_all_marked_and_one_seed_has_neither_interval_nor_p():
 @pytest.mark.full
 def test_bars_and_bands_hold_the_mean_and_its_interval():
     half = half_width(ACCURACIES["softmax"]) or 0
-    charts = report.outcome_charts(OUTCOMES, 32)
-    bars, curve, by_length = (values_of(charts[name]) for name in ("accuracy", "losses", "lengths"))
-    assert [bar["normalizer"] for bar in bars[:3]] == list(ACCURACIES)
+    bars, *curves = map(values_of, report.outcome_charts(OUTCOMES, 32).values())
     ends = {"low": pytest.approx(82 - half, rel=1e-5), "high": pytest.approx(82 + half, rel=1e-5)}
     assert bars[0] == {"normalizer": "softmax", "value": 82.0} | ends
-    softmax = [(point["epoch"], point["value"]) for point in curve if point["normalizer"] == "softmax"]
-    assert softmax[:3] == [(1, 1.0), (2, 0.5), (3, pytest.approx(0.26))]
-    assert all(0 < point["low"] <= point["value"] <= point["high"] for point in curve)
-    assert {(point["normalizer"], point["n"]) for point in by_length} == {(o, n) for o in NAMED for n in LENGTHS}
-    assert all(0 <= point["low"] <= point["value"] <= point["high"] <= 100 for point in by_length)
+    assert all(0 <= point["low"] <= point["value"] <= point["high"] <= 100 for curve in curves for point in curve)
 
 
 @pytest.mark.full
-def test_charts_are_saved_and_say_what_they_show_and_all_looks_are_printed(tmp_path):
-    texts = {
-        "weights": {"softmax", "signed_l1", "weight"},
-        "rows": {"concentrated", "diffuse", "ssmax"},
-        "sweep": {"largest weight", "logits in the row", "ssmax"},
-        "accuracy": {"Test accuracy by normalizer", "test accuracy (%)", "ssmax"},
-        "losses": {"Loss by epoch", "epoch", "ssmax"},
-        "lengths": {"length at test time", "128", "ssmax"},
-    }
+def test_charts_say_what_they_show_and_all_looks_are_printed(tmp_path):
     swept = report.sweep(NAMED)
     charts = report.look_charts(NAMED, swept) | report.outcome_charts(OUTCOMES, 32)
-    assert set(charts) == set(texts)
+    assert set(charts) == {"weights", "rows", "sweep", "accuracy", "losses", "lengths"}
     for name, chart in charts.items():
-        _, svg = save_chart(chart, tmp_path / name)
-        assert texts[name] <= texts_of(svg.read_bytes())
+        assert "ssmax" in texts_of(save_chart(chart, tmp_path / name)[1].read_bytes())
     assert "lengths" not in report.outcome_charts(made("softmax", lengths=(32,)), 32)
     text = printed(report.print_looks, NAMED, swept, width=200)
     titles = ("What each computes", "Ten logits", "A concentrated row", "A diffuse row", "Largest weight by length")

@@ -9,7 +9,6 @@ import pytest
 from softmax_jax import temperature
 from softmax_jax.experiment.commands import evaluate, fit, report, train
 from softmax_jax.experiment.measures.runs import FITS, fits_beside, load_runs
-from softmax_jax.experiment.report import sections
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.checkpoint import sign
 from softmax_jax.experiment.training.config import Config, changed, read_config, settings_of
@@ -139,12 +138,16 @@ def test_a_fit_whose_numbers_are_none_stops_a_report_before_it_measures(run, mon
     content |= {"checkpoint_sha256": temperature.checkpoint_sha256(load_checkpoint(run)[1])}
     (run / "temperature.json").write_text(json.dumps(signed(content)))
     temperature.TemperatureFit.load(run / "temperature.json")
-    monkeypatch.setattr(sections, "evaluated", lambda *_: pytest.fail("it measures"))
-    with pytest.raises(ValueError, match="absent does not exist"):
-        sections.sections_of([run, run / "absent"], ["softmax"], [16], 8)
     (run / "temperature.json").write_text(json.dumps(signed(content | changes)))
+    monkeypatch.setattr("softmax_jax.experiment.report.sections.measure", lambda *_: pytest.fail("it measures"))
     with pytest.raises(ValueError, match="is no whole temperature fit"):
-        sections.sections_of([run], ["softmax"], [16], 8)
+        report.report(report.Arguments((run,), normalizers=("softmax",)))
+
+
+def test_a_report_loads_every_run_before_it_measures_one(run, monkeypatch):
+    monkeypatch.setattr("softmax_jax.experiment.report.sections.measure", lambda *_: pytest.fail("it measures"))
+    with pytest.raises(ValueError, match="absent does not exist"):
+        report.report(report.Arguments((run, run / "absent"), normalizers=("softmax",)))
 
 
 @pytest.mark.parametrize(

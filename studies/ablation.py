@@ -141,8 +141,9 @@ def losses_table(lost: pl.DataFrame) -> str:
     n = min(lost["n"].to_list())
     shown = pl.col("group").is_in([BASE, SHIPPED_MODELS]) | pl.col("recipe").is_in(SHOWN)
     by_recipe = lost.filter(shown, n=n).group_by("recipe", maintain_order=True).agg(LOSSES[:-1])
-    rows = [[recipe, *map(with_interval, shares)] for recipe, *shares in by_recipe.rows()]
-    return tables.markdown_table([f"recipe (n = {n:,})", "softmax", "sharper rows", "a true key", "only both"], rows)
+    rows = [[recipe, str(len(shares[0])), *map(with_interval, shares)] for recipe, *shares in by_recipe.rows()]
+    columns = [f"recipe (n = {n:,})", "seeds", "softmax", "sharper rows", "a true key", "only both"]
+    return tables.markdown_table(columns, rows)
 
 
 def losses_chart(lost: pl.DataFrame) -> charts.Chart:

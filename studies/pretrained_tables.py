@@ -29,6 +29,8 @@ SETS = (5, 20, 1_000_000)
 """Heads that the oracle helps: those that give the answer most weight."""
 CELLS = tuple(itertools.product(("prose", "code"), (1024, 8192)))
 """Text and bin of the columns of the table of losses."""
+NEEDLE_LENGTHS = (256, 1024, 4096)
+"""Tokens of the columns of the table of questions; the file has more."""
 KINDS = ("losses", "heads", "looks", "needles", "units", "masked")
 """How the names of units begin; the files of a kind are put together. The units of `units` are those of each head."""
 
@@ -57,8 +59,8 @@ def called(cell: tuple[str, int]) -> str:
 
 def needles_table(needles: pl.DataFrame) -> str:
     """Returns the questions about one of several facts that are answered right, by length and help in the last row."""
-    last = pl.col("rows").is_in(["last", "none"])
-    questions = needles.filter(last, facts=FACTS, normalizer="softmax").sort("length")
+    shown = pl.col("rows").is_in(["last", "none"]) & pl.col("length").is_in(NEEDLE_LENGTHS)
+    questions = needles.filter(shown, facts=FACTS, normalizer="softmax").sort("length")
     counts = questions.group_by("heads", "help", "length", maintain_order=True).agg(pl.sum("right"), pl.len())
     right = {tuple(key): str(value) for *key, value, _ in counts.rows()}
     texts = dict(counts.filter(heads=0).select("length", "len").rows())

@@ -5,14 +5,18 @@ is a choice and no result (a setting, a threshold, a published value that the se
 `SETTINGS` of its module, in its words. `docs.claims.walk` finds the numbers of a page that are neither.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
 
+import numpy as np
 import polars as pl
+
+from softmax_jax.experiment.measures.significance import half_width
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "docs" / "data"
+PREDICTIONS = "docs/predictions.md"
 
 
 def read(file: str, **values: object) -> pl.DataFrame:
@@ -28,3 +32,24 @@ def claims_of(module: ModuleType) -> dict[str, Callable[[], Iterator[tuple[str, 
         for name, value in vars(module).items()
         if isinstance(value, FunctionType) and not name.startswith("_") and value.__module__ == module.__name__
     }
+
+
+def verdict(*parts: bool) -> str:
+    """Returns what becomes of a prediction of several statements.
+
+    >>> verdict(True, True), verdict(True, False), verdict(False)
+    ('holds', 'in part', 'fails')
+    """
+    return "holds" if all(parts) else "in part" if any(parts) else "fails"
+
+
+def predicted(rows: Iterable[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
+    """Yields the line of each prediction on its page: what was predicted, its verdict, and what came."""
+    for number, (prediction, judged, result) in enumerate(rows, 1):
+        yield PREDICTIONS, f"{number}. {prediction}: **{judged}**{f', {result}' if result else ''}."
+
+
+def with_half(values: Iterable[float], form: str = ".1f") -> str:
+    """Returns the mean of some values with half its 95 % interval, as text."""
+    values = list(values)
+    return f"{np.mean(values):{form}} ± {half_width(values):.1f}"

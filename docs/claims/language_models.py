@@ -185,7 +185,8 @@ def decoders() -> Iterator[tuple[str, str]]:
     assert shown["algorithm"].to_list() == ["quickselect"]
     yield (
         PAGE,
-        f"`quickselect` gains at greater lengths, by {shown['mean'].item():.1f} points (p = {shown['holm'].item():.2g})",
+        f"`quickselect` gains at greater lengths, by {shown['mean'].item():.1f} points "
+        f"(p = {shown['holm'].item():.2g})",
     )
     lost = -read("clrs_text/swapped.csv", regime="adaptive")["gain"]
     yield PAGE, f"loses {lost.min():.0f} to {lost.max():.0f} points at the lengths of training"

@@ -92,7 +92,7 @@ def remedies() -> Iterator[tuple[str, str]]:
         f"Exact products mend {mended[0]:.1f} % and break {mended[0] - nets[0]:.1f}; "
         f"a sharper row mends {mended[1]:.1f} and breaks {mended[1] - nets[1]:.1f}",
     )
-    yield "studies/predictions.md", "exact products add {:.1f} points, a sharper row {:.1f}, both {:.1f}".format(*nets)
+    yield "docs/predictions.md", "exact products add {:.1f} points, a sharper row {:.1f}, both {:.1f}".format(*nets)
 
 
 def float32() -> Iterator[tuple[str, str]]:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from docs.claims import DATA, read
+from docs.claims import DATA, holm, listed, read, with_half
 from softmax_jax.experiment.language_models.measures import paired_losses
-from softmax_jax.experiment.measures.significance import corrected, half_width, paired_p_value
+from softmax_jax.experiment.measures.significance import corrected
 from studies.clrs_text import page as clrs_text
 
 PAGE = "docs/language_models.md"
@@ -24,10 +24,6 @@ SETTINGS = {
 LEARNED = " learned on "
 
 
-def _interval(values: list[float], decimals: int = 1) -> str:
-    return f"{np.mean(values):+.{decimals}f} ± {half_width(values):.{decimals}f}"
-
-
 def swapped_in() -> Iterator[tuple[str, str]]:
     """Tests every normalizer, text and range of tokens at which it is not softmax, over passages."""
     keys = ["text", "length", "passage", "below"]
@@ -37,8 +33,7 @@ def swapped_in() -> Iterator[tuple[str, str]]:
     others = each.filter(pl.col("normalizer") != "softmax").join(softmax, keys)
     apart = (pl.col("loss") - pl.col("softmax")).abs().max().over("normalizer", "text", "below") > 1e-5
     cells = others.filter(apart).group_by("normalizer", "text", "below").agg("loss", "softmax")
-    p_values = corrected([paired_p_value(*pair) for pair in cells.select("loss", "softmax").rows()])
-    cells = cells.with_columns(p=pl.Series(p_values, dtype=pl.Float64)).sort("below")
+    cells = cells.with_columns(p=pl.Series(holm(cells.select("loss", "softmax").rows()))).sort("below")
     change = pl.col("loss").list.mean() / pl.col("softmax").list.mean() - 1
     gains = cells.with_columns(change=100 * change).filter(pl.col("change") < 0, pl.col("p") < 0.05)
     assert set(gains.select("normalizer", "text").rows()) == {("temperature(1.1)", "prose")}
@@ -97,7 +92,7 @@ def facts_in_texts() -> Iterator[tuple[str, str]]:
     eight = frame.filter(facts=8, heads=0).group_by("length").agg(pl.mean("right"))
     share = {length: 100 * right for length, right in eight.rows()}
     yield PAGE, f"{share[256]:.0f} % of texts of 256 tokens and {share[4096]:.0f} % of 4,096"
-    right = frame.filter(facts=8, heads=20, help="temperature", rows="last", length=4096)["right"]
+    right = frame.filter(facts=8, heads=20, help="temperature", rows="last", length=4096)["right"].to_numpy()
     yield PAGE, f"reaches {100 * right.mean():.0f} % there"
 
 
@@ -123,7 +118,7 @@ def learned_on_needles() -> Iterator[tuple[str, str]]:
 def learned_on_text() -> Iterator[tuple[str, str]]:
     costs = paired_losses(read("pretrained/losses.csv"))
     costs = costs.with_columns(percent=100 * pl.col("more") / (pl.col("loss") - pl.col("more")))
-    first = costs.filter(normalizer="gamma of the first learned on text")["percent"]
+    first = costs.filter(normalizer="gamma of the first learned on text")["percent"].to_numpy()
     yield PAGE, f"lowers the loss by {-first.max():.1f} to {-first.min():.1f} % in every range"
     growing = costs.filter(
         pl.col("normalizer").is_in(["1 + alpha log(n / 256) learned on text", "s log n learned on text"]), below=8192
@@ -142,9 +137,7 @@ def minilm() -> Iterator[tuple[str, str]]:
     uniform = [name for name in found["normalizer"].unique() if "by head" not in name and name != "softmax"]
     learned = ["θ by head", "s by head", "s by head, held beyond 64"]
     cells = [(name, n) for name in (*uniform, *learned) for n in lengths if name != learned[-1] or n > 64]
-    p_values = dict(
-        zip(cells, corrected([paired_p_value(accuracy[cell], accuracy["softmax", cell[1]]) for cell in cells]))
-    )
+    p_values = dict(zip(cells, holm((accuracy[cell], accuracy["softmax", cell[1]]) for cell in cells)))
     assert all(p_values[name, n] > 0.05 for name in uniform for n in lengths)
     gains = {cell: np.mean(accuracy[cell]) - np.mean(accuracy["softmax", cell[1]]) for cell in cells}
     for name, words in (("s by head", "by {:.0f} to {:.0f} points"), ("θ by head", "by {:.0f} to {:.0f}")):
@@ -152,19 +145,15 @@ def minilm() -> Iterator[tuple[str, str]]:
         yield PAGE, words.format(min(row), max(row))
     shown = {name: [n for n in lengths if p_values[name, n] < 0.05] for name in ("s by head", "θ by head")}
     assert len(uniform) == 4
-    yield PAGE, f"After Holm over {len(cells)} tests the gain is shown for s at {_listed(shown['s by head'])} tokens"
-    yield PAGE, f"for θ at {_listed(shown['θ by head'])}"
+    yield PAGE, f"After Holm over {len(cells)} tests the gain is shown for s at {listed(shown['s by head'])} tokens"
+    yield PAGE, f"for θ at {listed(shown['θ by head'])}"
     means_at = [
         "from {:.1f} to {:.1f} %".format(*(np.mean(accuracy[name, n]) for name in ("softmax", "s by head")))
         for n in (64, 512)
     ]
     yield PAGE, f"{means_at[0]} at 64 tokens, {means_at[1]} at 512"
     held = {n: np.subtract(accuracy[learned[-1], n], accuracy["s by head", n]).tolist() for n in (256, 512)}
-    yield PAGE, f"({_interval(held[512])} points at 512 tokens, {_interval(held[256])} at 256)"
-
-
-def _listed(values: list[int]) -> str:
-    return " and ".join(", ".join(map(str, values)).rsplit(", ", 1))
+    yield PAGE, f"({with_half(held[512], '+.1f')} points at 512 tokens, {with_half(held[256], '+.1f')} at 256)"
 
 
 def decoders() -> Iterator[tuple[str, str]]:
@@ -179,7 +168,8 @@ def decoders() -> Iterator[tuple[str, str]]:
     yield PAGE, f"{untuned['mean']:+.1f} ± {untuned['high'] - untuned['mean']:.1f}"
     adaptive = rows.filter(regime="adaptive", against="softmax").sort("lengths", "algorithm")
     within, beyond = (adaptive.filter(lengths=lengths) for lengths in ("4 to 31", "40 to 64"))
-    yield PAGE, f"it costs {-within['mean'].max():.1f} to {-within['mean'].min():.1f} points at the lengths of training"
+    costs = -within["mean"].to_numpy()
+    yield PAGE, f"it costs {costs.min():.1f} to {costs.max():.1f} points at the lengths of training"
     kept = beyond.with_columns(holm=pl.Series(corrected(beyond["p"].to_list()), dtype=pl.Float64))
     shown = kept.filter(pl.col("holm") < 0.05)
     assert shown["algorithm"].to_list() == ["quickselect"]

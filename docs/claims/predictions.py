@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from docs.claims import PREDICTIONS as PAGE, ROOT, predicted, read, verdict, with_half
-from softmax_jax.experiment.measures.significance import half_width, paired_p_value
+from docs.claims import PREDICTIONS as PAGE, ROOT, half, holm, predicted, read, verdict, with_half
 from softmax_jax.experiment.report.accuracy import ACCURACY, LENGTHS, MARGIN, UNCONFIRMED
 from softmax_jax.normalizers.scales import EntropyPolynomial
 
@@ -55,7 +54,7 @@ def critical() -> Iterator[Line]:
             ),
             (
                 "It beats the adaptive temperature in float32",
-                verdict(all(gain.mean() - half_width(gain.tolist()) > 0 for gain in over)),
+                verdict(all(gain.mean() - half(gain) > 0 for gain in over)),
                 ", ".join(with_half(gain, "+.1f") for gain in over),
             ),
         ]
@@ -72,17 +71,13 @@ def precision() -> Iterator[Line]:
     apart = {
         key: seeds[key].mean() - ACCURACY[key[0]][key[1]] for name in ACCURACY for n in LENGTHS for key in [(name, n)]
     }
-    agree = sum(
-        abs(value) < max(MARGIN, half_width(seeds[key].tolist()))
-        for key, value in apart.items()
-        if key[1] not in UNCONFIRMED
-    )
+    agree = sum(abs(value) < max(MARGIN, half(seeds[key])) for key, value in apart.items() if key[1] not in UNCONFIRMED)
     squares = [np.mean([apart[name, n] ** 2 for n in LENGTHS]) for name in ("softmax", "adaptive")]
     gains = {n: seeds["adaptive", n] - seeds["softmax", n] for n in LENGTHS}
     mean = np.mean(list(gains.values()), 0)
-    p = paired_p_value(mean.tolist(), [0.0] * len(mean))
+    (p,) = holm([(mean.tolist(), [0.0] * len(mean))])
     curve = {row["entropy"]: row for row in read("polynomial/curves.csv", model="paper_10_19").to_dicts()}
-    published = {n: np.polyval(EntropyPolynomial().coefficients, n) for n in (2, 4)}
+    published = {n: np.polyval(np.array(EntropyPolynomial().coefficients), n) for n in (2, 4)}
     late = [row["beta"] for entropy, row in curve.items() if 2.5 <= entropy <= 4]
     inside = [curve[n]["low"] < published[n] < curve[n]["high"] for n in (2, 4)]
     table = read("factorial/accuracy.csv", n=1024)
@@ -143,7 +138,7 @@ def precision() -> Iterator[Line]:
 def polynomial() -> Iterator[Line]:
     curves = pl.concat([read("polynomial/curves.csv"), read("polynomial/recipes.csv")])
     at = {(row["model"], row["entropy"]): row for row in curves.to_dicts()}
-    published = EntropyPolynomial().coefficients
+    published = np.array(EntropyPolynomial().coefficients)
     inside = {key: row["low"] <= np.polyval(published, key[1]) <= row["high"] for key, row in at.items()}
     paper = [inside["paper", n] for n in (0.6, 2, 2.5, 3, 3.5, 4, 4.5)]
     late = [at["paper", n]["beta"] for n in (2.5, 3, 3.5, 4, 4.5)]

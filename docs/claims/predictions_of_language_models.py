@@ -119,9 +119,10 @@ def facts() -> Iterator[Line]:
         f"{name} learned on {source}" for source in ("needle", "text") for name in ("theta", "1 + alpha log(n / 256)")
     ]
     minilm = read("needle/accuracy.csv", n=512).sort("round")
-    held = np.subtract(
-        *(minilm.filter(normalizer=name)["accuracy"].to_list() for name in ("s by head, held beyond 64", "s by head"))
+    learned, kept = (
+        minilm.filter(normalizer=f"s by head{more}")["accuracy"].to_numpy() for more in ("", ", held beyond 64")
     )
+    held = kept - learned
     yield from predicted(
         [
             (

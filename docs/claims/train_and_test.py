@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from docs.claims import read
-from softmax_jax.experiment.measures.significance import corrected, half_width, paired_p_value
+from docs.claims import holm, listed, read, with_half
 from softmax_jax.experiment.report.accuracy import ACCURACY
 from studies.pairs import pair_means, shares_of_variance
 from studies.trained_or_swapped import OWN
@@ -16,8 +15,7 @@ SETTINGS = {
     PAGE: (
         "half the 95 % interval",
         "up to 0.003",
-        "λ = 0.001",
-        "constant 0.001",
+        "p < 0.05",
     )
 }
 LENGTHS = (1024, 16384, 65536)
@@ -28,17 +26,13 @@ def _seeds(model: str, normalizer: str, n: int) -> list[float]:
     return read(f"reach/{model}.csv", normalizer=normalizer, n=n).sort("seed")["accuracy"].to_list()
 
 
-def _with_interval(values: list[float]) -> str:
-    return f"{np.mean(values):.1f} ± {half_width(values):.1f}"
-
-
 def reach() -> Iterator[tuple[str, str]]:
     for normalizer in ("softmax", "adaptive"):
         cells = " | ".join(f"{ACCURACY[normalizer][n]}" for n in LENGTHS[:-1])
         yield PAGE, f"| {normalizer} | {cells} | |"
     for model in MODELS:
         for normalizer in ("softmax", "adaptive"):
-            cells = " | ".join(_with_interval(_seeds(model, normalizer, n)) for n in LENGTHS)
+            cells = " | ".join(with_half(_seeds(model, normalizer, n)) for n in LENGTHS)
             yield PAGE, f"| {normalizer} | {cells} |"
     means = {n: np.mean(_seeds("frontier", "softmax", n)) for n in LENGTHS}
     yield PAGE, f"answers {means[1024]:.1f} % of the sets of 1,024 items and {means[16384]:.1f} % of 16,384"
@@ -48,15 +42,10 @@ def reach() -> Iterator[tuple[str, str]]:
 def gains_of_the_adaptive_temperature() -> Iterator[tuple[str, str]]:
     """Tests `frontier` at the lengths that softmax does not answer nearly all of."""
     lengths = (4096, 16384, 65536)
-    pairs = [[_seeds("frontier", name, n) for name in ("adaptive", "softmax")] for n in lengths]
-    gains = [np.subtract(*pair).tolist() for pair in pairs]
-    shown = _listed([_with_interval(gain) for gain in gains])
+    pairs = [(_seeds("frontier", "adaptive", n), _seeds("frontier", "softmax", n)) for n in lengths]
+    shown = listed(with_half(np.subtract(adaptive, softmax)) for adaptive, softmax in pairs)
     yield PAGE, f"gains {shown} points at 4,096, 16,384 and 65,536 items"
-    yield PAGE, f"p < {_power_above(max(corrected([paired_p_value(*pair) for pair in pairs])))}"
-
-
-def _listed(words: list[str]) -> str:
-    return " and ".join(", ".join(words).rsplit(", ", 1))
+    yield PAGE, f"p < {_power_above(max(holm(pairs)))}"
 
 
 def _power_above(p_value: float) -> str:
@@ -94,7 +83,7 @@ def pairs() -> Iterator[tuple[str, str]]:
     )
     yield PAGE, f"`entmax` and `entmax15`, one map, differ by up to {noise:.1f} points"
     shares = shares_of_variance(frame)
-    training, test = (_listed([f"{share:.0f}" for share in shares[side]]) for side in ("training", "test"))
+    training, test = (listed(f"{share:.0f}" for share in shares[side]) for side in ("training", "test"))
     yield PAGE, f"the training explains {training} % of the variance at 1,024, 4,096 and 16,384 items, the test {test}"
 
 
@@ -151,14 +140,14 @@ def shootout() -> Iterator[tuple[str, str]]:
     others, lengths = ("ssmax", "softpick", "signed_l1"), (32, 128, 512)
     assert all(seeds["shifted_softmax", n] == seeds["softmax", n] for n in lengths)
     cells = [(name, n) for name in others for n in lengths]
-    p_values = dict(zip(cells, corrected([paired_p_value(seeds[cell], seeds["softmax", cell[1]]) for cell in cells])))
+    p_values = dict(zip(cells, holm((seeds[cell], seeds["softmax", cell[1]]) for cell in cells)))
     for name, label in {
         "softmax": "softmax",
         "ssmax": "SSMax",
         "softpick": "Softpick",
         "signed_l1": "`signed_l1`",
     }.items():
-        row = [_with_interval(seeds[name, n]) for n in lengths]
+        row = [with_half(seeds[name, n]) for n in lengths]
         p = f"{p_values[name, 512]:.2g}" if name != "softmax" else "–"
         yield PAGE, f"| {label} | {' | '.join(row)} | {p} |"
     yield PAGE, f"Holm over {len(cells)} tests of three lengths"

@@ -43,11 +43,11 @@ from studies.common import (
     start,
 )
 from studies.pairs import best_of_pairs, pairs_chart, shares_of_variance
-from studies.recipes import BASE, PAIRS, PRECISION, SHIPPED_MODELS, Recipe, recipes, shipped
+from studies.recipes import BASE, PAIRS, PRECISION, Recipe, recipes, shipped
 
 LOSSES = ("accuracy", "dispersion", "key", "both", "value")
-SHOWN = ("λ = 0.001", "constant 0.001", "128 sets", "nearest of 64")
-"""The recipes that the table of the page shows besides the base and the shipped models; losses.csv has all."""
+SHOWN = (BASE, "λ = 0.001", "constant 0.001", "paper", "paper_float32")
+"""The recipes that the table of the page shows; losses.csv has all."""
 ACCURACIES = {"normalizer": pl.String, "n": pl.Int64, "seed": pl.Int64, "accuracy": pl.Float64}
 
 
@@ -139,10 +139,10 @@ def losses(frame: pl.DataFrame) -> pl.DataFrame:
 def losses_table(lost: pl.DataFrame) -> str:
     """Returns a table of what softmax answers at the shortest length under a few recipes, and what regains the rest."""
     n = min(lost["n"].to_list())
-    shown = pl.col("group").is_in([BASE, SHIPPED_MODELS]) | pl.col("recipe").is_in(SHOWN)
-    by_recipe = lost.filter(shown, n=n).group_by("recipe", maintain_order=True).agg(LOSSES[:-1])
-    rows = [[recipe, *map(with_interval, shares)] for recipe, *shares in by_recipe.rows()]
-    return tables.markdown_table([f"recipe (n = {n:,})", "softmax", "sharper rows", "a true key", "only both"], rows)
+    by_recipe = lost.filter(pl.col("recipe").is_in(SHOWN), n=n).group_by("recipe", maintain_order=True).agg(LOSSES[:-1])
+    rows = [[recipe, str(len(shares[0])), *map(with_interval, shares)] for recipe, *shares in by_recipe.rows()]
+    columns = [f"recipe (n = {n:,})", "seeds", "softmax", "sharper rows", "a true key", "only both"]
+    return tables.markdown_table(columns, rows)
 
 
 def losses_chart(lost: pl.DataFrame) -> charts.Chart:

@@ -21,6 +21,20 @@ def pair_means(accuracies: pl.DataFrame, n: int) -> dict[tuple[str, str], float]
     return {(train, test): mean for train, test, mean in means.iter_rows()}
 
 
+def without_copies(accuracies: pl.DataFrame) -> pl.DataFrame:
+    """Returns the accuracies without trainings and tests that repeat another one, to the last digit, at all lengths.
+
+    Of those that repeat each other the first stays.
+    """
+    rows = accuracies.filter(pl.col("group").is_in([BASE, PAIRS]), pl.col("normalizer").is_in(METHODS.keys()))
+    for side, others in (("trained", ["normalizer"]), ("normalizer", ["trained"])):
+        profiles: dict[tuple[float, ...], str] = {}
+        for (name,), named_rows in rows.group_by(side, maintain_order=True):
+            profiles.setdefault(tuple(named_rows.sort(*others, "n", "seed")["accuracy"]), str(name))
+        rows = rows.filter(pl.col(side).is_in(list(profiles.values())))
+    return rows
+
+
 def pairs_chart(accuracies: pl.DataFrame, n: int) -> charts.Chart | None:
     """Returns a heat map of the pairs at one length; nothing if training has been under one normalizer only.
 
@@ -63,15 +77,18 @@ def pairs_chart(accuracies: pl.DataFrame, n: int) -> charts.Chart | None:
 
 
 def best_of_pairs(accuracies: pl.DataFrame) -> pl.DataFrame:
-    """Returns, by length and normalizer in training, the accuracy under itself and under softmax, and the best one."""
-    rows = []
+    """Returns, by length and normalizer in training, the accuracy under itself and under softmax, and the best one.
+
+    Copies are left out, so the best is the first of its kind.
+    """
+    rows, distinct = [], without_copies(accuracies)
     for n in accuracies["n"].unique().sort():
-        means = pair_means(accuracies, n)
+        means, with_copies = pair_means(distinct, n), pair_means(accuracies, n)
         for train in dict.fromkeys(train for train, _ in means):
             accuracy_by_test = {test: mean for (trained, test), mean in means.items() if trained == train}
             best = max(accuracy_by_test, key=lambda test, accuracy_by_test=accuracy_by_test: accuracy_by_test[test])
             rows.append(
-                (n, train, accuracy_by_test.get(train), accuracy_by_test[BASELINE], accuracy_by_test[best], best)
+                (n, train, with_copies.get((train, train)), accuracy_by_test[BASELINE], accuracy_by_test[best], best)
             )
     return pl.DataFrame(rows, ("n", "trained", "itself", "softmax", "best", "best_in_test"), orient="row")
 
@@ -80,9 +97,9 @@ def shares_of_variance(accuracies: pl.DataFrame) -> pl.DataFrame:
     """Returns what training and test explain of the variance of `pair_means`, in percent, by length.
 
     Rows of the grid are trainings, columns are tests: each explains the variance of its means, and `together` is the
-    rest. Trainings that fail and `signed_l1`, under which nothing is answered, are left out.
+    rest. Copies, trainings that fail and `signed_l1`, under which nothing is answered, are left out.
     """
-    rows = []
+    rows, accuracies = [], without_copies(accuracies)
     for n in accuracies["n"].unique().sort():
         means = pair_means(accuracies, n)
         trained, tested = (list(dict.fromkeys(names)) for names in zip(*means))

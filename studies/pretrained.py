@@ -6,7 +6,7 @@ head are learned on at most 512 tokens and tested on more.
 
     python -m studies.texts texts
     python -m studies.pretrained --texts texts/prose.txt texts/code.txt --output results/pretrained
-    python -m studies.pretrained --output results/pretrained --collect docs/data/pretrained --page docs/pretrained.md
+    python -m studies.pretrained --collect docs/data/pretrained --page docs/language_models.md
 
 Each unit of the work leaves a CSV file, and one that is there is not computed again. It takes minutes on a GPU of
 80 GB, and days on two cores, where `--quick` takes five minutes.

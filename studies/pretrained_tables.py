@@ -27,23 +27,28 @@ NUMBERS = {
 """Normalizers that are softmax with numbers of each head, which one program computes."""
 SETS = (5, 20, 1_000_000)
 """Heads that the oracle helps: those that give the answer most weight."""
-COST_CELLS, HEAD_CELLS = (tuple(itertools.product(("prose", "code"), (short, 8192))) for short in (1024, 256))
-"""Text and bin of the columns of both tables."""
-SHOWN = {"entropy": "entropy (nats)", "first": "weight of the first token", "sinks": "share of rows that give it > 0.3"}
+CELLS = tuple(itertools.product(("prose", "code"), (1024, 8192)))
+"""Text and bin of the columns of the table of losses."""
+NEEDLE_LENGTHS = (256, 1024, 4096)
+"""Tokens of the columns of the table of questions; the file has more."""
 KINDS = ("losses", "heads", "looks", "needles", "units", "masked")
 """How the names of units begin; the files of a kind are put together. The units of `units` are those of each head."""
 
 
 def losses_table(losses: pl.DataFrame) -> str:
-    """Returns what normalizers that were read to the end cost, in nats a token, a column for each of `COST_CELLS`."""
-    rows = {}
-    for name, text, below, loss, more, _, half in measures.paired_losses(losses).sort("normalizer").rows():
+    """Returns the loss under softmax and what the normalizers of `NUMBERS` cost more, in nats a token, by `CELLS`.
+
+    The head of a column says of how many passages the costs are.
+    """
+    rows, counts = {}, {}
+    for name, text, below, loss, more, passages, half in measures.paired_losses(losses).rows():
         cell = f"{loss:.3f}" if name == "softmax" else f"{more:+.3f} ± {half:.3f}"
         rows.setdefault(name, {})[text, below] = cell
-    order = [*NUMBERS, *sorted(rows.keys() - NUMBERS.keys())]
-    named = [name for name in order if COST_CELLS[1] in rows.get(name, {})]
-    cells = [[name, *(rows[name].get(cell, "–") for cell in COST_CELLS)] for name in named]
-    return markdown_table(["normalizer", *map(called, COST_CELLS)], cells)
+        if name in NUMBERS and name != "softmax":
+            counts.setdefault((text, below), set()).add(passages)
+    cells = [[name, *(rows[name].get(cell, "–") for cell in CELLS)] for name in NUMBERS]
+    header = [f"{called(cell)} ({' or '.join(map(str, sorted(counts[cell])))} passages)" for cell in CELLS]
+    return markdown_table(["normalizer", *header], cells)
 
 
 def called(cell: tuple[str, int]) -> str:
@@ -52,25 +57,19 @@ def called(cell: tuple[str, int]) -> str:
     return f"{text}, {below // 2:,} – {below:,}"
 
 
-def heads_table(heads: pl.DataFrame) -> str:
-    """Returns the means over all heads: a row for each measure, a column for each of `HEAD_CELLS`."""
-    means = heads.group_by("text", "below").agg(pl.mean(*SHOWN)).rows_by_key(("text", "below"), named=True, unique=True)
-    rows = [[title, *(f"{means[cell][name]:.2f}" for cell in HEAD_CELLS)] for name, title in SHOWN.items()]
-    return markdown_table(["mean over heads", *map(called, HEAD_CELLS)], rows)
-
-
 def needles_table(needles: pl.DataFrame) -> str:
-    """Returns the share of the questions about one of several facts that is answered right, by length and help.
-
-    The help is that to the heads of `SETS` in the middle, in all rows of the question or in its last row.
-    """
-    questions = needles.filter(pl.col("heads").is_in((0, SETS[1])), facts=FACTS, normalizer="softmax")
-    kinds = {"no help": ("neither", "none")}
-    kinds |= {f"{by}, {rows}": (by, rows) for by, rows in itertools.product(("rank", "temperature"), ("all", "last"))}
-    shares = [pl.col("right").filter(help=by, rows=rows).mean().alias(name) for name, (by, rows) in kinds.items()]
-    rows = questions.group_by("length").agg(pl.n_unique("sample"), *shares).sort("length").rows()
-    cells = [[f"{length:,}", str(texts), *(f"{share:.0%}" for share in each)] for length, texts, *each in rows]
-    return markdown_table(["tokens", "questions", *kinds], cells)
+    """Returns the questions about one of several facts that are answered right, by length and help in the last row."""
+    shown = pl.col("rows").is_in(["last", "none"]) & pl.col("length").is_in(NEEDLE_LENGTHS)
+    questions = needles.filter(shown, facts=FACTS, normalizer="softmax").sort("length")
+    counts = questions.group_by("heads", "help", "length", maintain_order=True).agg(pl.sum("right"), pl.len())
+    right = {tuple(key): str(value) for *key, value, _ in counts.rows()}
+    texts = dict(counts.filter(heads=0).select("length", "len").rows())
+    kinds = {"no help": (0, "neither")}
+    for help_name, heads in itertools.product(("rank", "temperature"), SETS):
+        kinds[f"{help_name}, {'all' if heads == SETS[-1] else heads} heads"] = heads, help_name
+    cells = [[kind, *(right[*key, length] for length in texts)] for kind, key in kinds.items()]
+    header = (f"{length:,} tokens (of {count})" for length, count in texts.items())
+    return markdown_table(["help", *header], cells)
 
 
 def collect(output: Path, directory: Path, page: Path | None) -> None:
@@ -81,6 +80,6 @@ def collect(output: Path, directory: Path, page: Path | None) -> None:
     for kind, frame in frames.items():
         write_csv(directory / f"{kind}.csv", frame.columns, frame.rows())
     if page:
-        tables = {"losses": losses_table, "heads": heads_table, "needles": needles_table}
+        tables = {"losses": losses_table, "needles": needles_table}
         made = {kind: table(frames[kind]) for kind, table in tables.items() if kind in frames}
         write_whole(page, put_into(read_text(page), made))

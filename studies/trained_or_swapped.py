@@ -31,10 +31,9 @@ from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.measures.frames import read_csv
 from softmax_jax.experiment.measures.over_sets import on_every_set, set_by_set
 from softmax_jax.experiment.measures.sets import set_keys
-from softmax_jax.experiment.measures.significance import corrected, paired_p_value
+from softmax_jax.experiment.measures.significance import corrected, half_width, paired_p_value
 from softmax_jax.experiment.report import charts, tables
 from softmax_jax.experiment.report.charts import palette, reader_name
-from softmax_jax.experiment.report.tables import with_interval
 from softmax_jax.experiment.tasks.sequences import Sequences, SequenceTask
 from softmax_jax.experiment.training.config import Config, changed
 from softmax_jax.experiment.training.progress import plain_console
@@ -62,9 +61,20 @@ OWN = "as trained"
 CALIBRATED = {"temperature": ("theta",), "ssmax": ("s",)}
 """The normalizers that are calibrated, and the number of each head that is."""
 TESTS = (OWN, "softmax", "ssmax", "asentmax", "adaptive", *(f"{name}, calibrated" for name in CALIBRATED))
+SHOWN = ("softmax", "asentmax", "adaptive")
+"""The tests that the table of the page shows."""
 SIGNIFICANT = 0.05
-SHOWN = {"multi_query": 1024, "sort": 256}
-"""The length of each task in the table of the page: neither solved nor lost under every test."""
+BETWEEN = (20.0, 99.0)
+"""Percent right as trained, mean over trainings, of the lengths that count: above twice chance, below the ceiling."""
+TESTED = {
+    "task": pl.String,
+    "trained": pl.String,
+    "test": pl.String,
+    "n": pl.Int64,
+    "difference": pl.Float64,
+    "interval": pl.Float64,
+    "p_value": pl.Float64,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -207,42 +217,50 @@ def by_seed(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.group_by(keys, maintain_order=True).agg(pl.mean("accuracy"))
 
 
-def compared(frame: pl.DataFrame) -> pl.DataFrame:
-    """Returns the difference in points of each test from the model as trained, on the same sequences, and p.
+def compared(seeds: pl.DataFrame) -> pl.DataFrame:
+    """Returns the difference in points of each test from the model as trained, half its 95 % interval, and p.
 
-    p is of the paired t-test over the sequences of all seeds, which takes the trained models as given, corrected by
-    Holm for all tests of the frame; 1 where no sequence differs.
+    Each trained model is one sample. p is of the paired t-test over models, corrected by Holm for the tests at lengths
+    that the models as trained neither solve nor lose (`BETWEEN`); null at the other lengths.
     """
-    keys = ["task", "trained", "n", "seed", "sequence"]
-    trained_accuracies = frame.filter(test=OWN).select(*keys, own="accuracy")
-    pairs = frame.filter(pl.col("test") != OWN).join(trained_accuracies, on=keys, maintain_order="left")
+    keys = ["task", "trained", "n", "seed"]
+    own = seeds.filter(test=OWN).select(*keys, own="accuracy")
+    solved = own.group_by("task", "n").agg(pl.mean("own"))
+    between = set(solved.filter(pl.col("own").is_between(*BETWEEN)).select("task", "n").rows())
+    pairs = seeds.filter(pl.col("test") != OWN).join(own, on=keys, maintain_order="left")
     groups = pairs.group_by("task", "trained", "test", "n", maintain_order=True)
-    cells = groups.agg(difference=(pl.col("accuracy") - pl.col("own")))
-    differences = [np.asarray(values) for values in cells["difference"].to_list()]
-    p_values = [paired_p_value(values.tolist(), [0.0] * len(values)) for values in differences]
-    means = [float(values.mean()) for values in differences]
-    return cells.with_columns(
-        pl.Series("difference", means), pl.Series("p_value", corrected(p_values), dtype=pl.Float64)
-    )
-
-
-def accuracy_table(frame: pl.DataFrame, tests: pl.DataFrame) -> str:
-    """Returns a table of the accuracies at `SHOWN`: a row for each training, a column for each test.
-
-    Bold differs from the model as trained.
-    """
-    p_values = {tuple(row[:4]): row[-1] for row in tests.rows()}
-    shown = pl.col("n") == pl.col("task").replace_strict(SHOWN, default=max(frame["n"]))
     rows = []
-    for (task, trained, n), cells in frame.filter(shown).group_by("task", "trained", "n", maintain_order=True):
-        values = {str(test): test_cells["accuracy"].to_list() for (test,), test_cells in cells.group_by("test")}
+    for (task, trained, test, n), cell in groups:
+        accuracies, own_accuracies = cell["accuracy"].to_list(), cell["own"].to_list()
+        differences = np.subtract(accuracies, own_accuracies)
+        p_value = paired_p_value(accuracies, own_accuracies) if (task, n) in between else None
+        rows.append((task, trained, test, n, differences.mean(), half_width(differences.tolist()), p_value))
+    frame = pl.DataFrame(rows, TESTED, orient="row")
+    return frame.with_columns(p_value=pl.Series(corrected(frame["p_value"].to_list()), dtype=pl.Float64))
+
+
+def accuracy_table(seeds: pl.DataFrame, tests: pl.DataFrame) -> str:
+    """Returns a table of what each test changes at the lengths that count: a row for each training, a column for each.
+
+    The first number is the accuracy as trained. Bold differs from it, by p of `compared`.
+    """
+    own = seeds.filter(test=OWN).group_by("task", "trained", "n").agg(pl.mean("accuracy")).rows()
+    as_trained = {tuple(cell): accuracy for *cell, accuracy in own}
+    counted = tests.with_columns(counts=pl.col("p_value").is_not_null().any().over("task", "n")).filter("counts")
+    rows = []
+    for (task, n, trained), cells in counted.group_by("task", "n", "trained", maintain_order=True):
+        found = {row["test"]: row for row in cells.to_dicts()}
         row = [f"{str(task).replace('_', ' ')}, {n:,} items", reader_name(str(trained))]
-        for test in TESTS:
-            cell = with_interval(values[test]) if test in values else "–"
-            p = p_values.get((task, trained, test, n))
-            row.append(f"**{cell}**" if p is not None and p < SIGNIFICANT else cell)
-        rows.append(row)
-    return tables.markdown_table(["task", "trained under", *map(reader_name, TESTS)], rows)
+        row.append(f"{as_trained[task, trained, n]:.1f}")
+        rows.append([*row, *(difference_cell(found[test]) if test in found else "–" for test in SHOWN)])
+    return tables.markdown_table(["task", "trained under", *map(reader_name, (OWN, *SHOWN))], rows)
+
+
+def difference_cell(row: dict[str, Any]) -> str:
+    """Returns a difference with half its interval, in bold where it is shown."""
+    interval = "" if row["interval"] is None else f" ± {row['interval']:.1f}"
+    cell = f"{row['difference']:+.1f}{interval}"
+    return f"**{cell}**" if row["p_value"] is not None and row["p_value"] < SIGNIFICANT else cell
 
 
 def chart(frame: pl.DataFrame) -> charts.Chart:
@@ -285,7 +303,8 @@ def chart(frame: pl.DataFrame) -> charts.Chart:
 def study(arguments: Arguments) -> None:
     """Trains, tests, draws, writes."""
     frame = measured(arguments, plain_console())
-    seeds, tests = by_seed(frame), compared(frame)
+    seeds = by_seed(frame)
+    tests = compared(seeds)
     frames, drawn = {"accuracy": seeds, "tests": tests}, {"trained_or_swapped": chart(seeds)}
     arguments.write("trained_or_swapped", frames, drawn, {"accuracy": accuracy_table(seeds, tests)})
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import polars as pl
 import pytest
 
@@ -150,33 +149,6 @@ def test_the_tests_behind_the_guarantees_exist():
 
 def test_the_models_of_other_libraries_are_those_of_the_zoo():
     assert pl.read_csv(DOCS / "data" / "models.csv")["model"].to_list() == list(MODELS)
-
-
-def test_the_page_on_algorithms_has_the_gains_of_smollm2():
-    """Over seeds, as the table beside them has those of each."""
-    page = " ".join((DOCS / "clrs_text.md").read_text().split())
-    data = DOCS / "data" / "clrs_text"
-    answers = pl.read_csv(data / "pretrained_answers.csv", schema_overrides={"right": pl.String})
-    answers = answers.with_columns(share=100 * pl.col("right").str.count_matches("1") / pl.col("right").str.len_chars())
-
-    def means(stage: str, regime: str, beyond: bool) -> list[float]:
-        at = answers.filter((pl.col("n") > 16) == beyond, stage=stage, regime=regime)
-        return at.group_by("seed").agg(pl.mean("share")).sort("seed")["share"].to_list()
-
-    gains = {
-        regime: np.subtract(means("tuned", regime, True), means("tuned", "softmax", True)).tolist()
-        for regime in ("adaptive", "ssmax", "constant")
-    }
-    softmax = means("tuned", "softmax", True)
-    apart = gains["constant"][0] - gains["constant"][1]
-    assert len(softmax) == 2  # of which nothing is inferred
-    assert f"two runs of one regime differ by {apart:.1f}" in page
-    assert "The constant gains {:.1f} points and loses {:.1f}".format(*np.abs(gains["constant"])) in page
-    assert "| the same in SmolLM2 | {:+.1f} and {:+.1f} from two seeds".format(*gains["adaptive"]) in page
-    lost = np.subtract(means("tuned", "softmax", False), means("swapped", "adaptive", False))
-    assert "the temperature costs {:.0f} and {:.0f} points".format(*lost) in page
-    heads = pl.read_csv(data / "pretrained_heads.csv").filter(regime="constant")["constant"]
-    assert f"({heads.min():.2f} to {heads.max():.2f})" in page
 
 
 @pytest.mark.full

@@ -5,14 +5,18 @@ is a choice and no result (a setting, a threshold, a published value that the se
 `SETTINGS` of its module, in its words. `docs.claims.walk` finds the numbers of a page that are neither.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
 
+import numpy as np
 import polars as pl
+
+from softmax_jax.experiment.measures.significance import corrected, half_width, paired_p_value
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "docs" / "data"
+PREDICTIONS = "docs/predictions.md"
 
 
 def read(file: str, **values: object) -> pl.DataFrame:
@@ -28,3 +32,40 @@ def claims_of(module: ModuleType) -> dict[str, Callable[[], Iterator[tuple[str, 
         for name, value in vars(module).items()
         if isinstance(value, FunctionType) and not name.startswith("_") and value.__module__ == module.__name__
     }
+
+
+def verdict(*parts: bool | np.bool) -> str:
+    """Returns what becomes of a prediction of several statements.
+
+    >>> verdict(True, True), verdict(True, False), verdict(False)
+    ('holds', 'in part', 'fails')
+    """
+    return "holds" if all(parts) else "in part" if any(parts) else "fails"
+
+
+def predicted(rows: Iterable[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
+    """Yields the line of each prediction on its page: what was predicted, its verdict, and what came."""
+    for number, (prediction, judged, result) in enumerate(rows, 1):
+        yield PREDICTIONS, f"{number}. {prediction}: **{judged}**{f', {result}' if result else ''}."
+
+
+def half(values: Iterable[float]) -> float:
+    """Returns half the 95 % interval of the mean of at least two values."""
+    width = half_width(list(values))
+    assert width is not None
+    return width
+
+
+def with_half(values: Sequence[float] | np.ndarray, form: str = ".1f") -> str:
+    """Returns the mean of some values with half its 95 % interval, as text."""
+    return f"{np.mean(values):{form}} ± {half(values):.1f}"
+
+
+def holm(pairs: Iterable[tuple[Sequence[float], Sequence[float]]]) -> list[float]:
+    """Returns p of the paired t-test of each pair of samples, corrected by Holm for all of them."""
+    return [float("nan") if p is None else p for p in corrected([paired_p_value(*pair) for pair in pairs])]
+
+
+def listed(words: Iterable[object]) -> str:
+    """Returns some words with commas, and `and` before the last."""
+    return " and ".join(", ".join(map(str, words)).rsplit(", ", 1))

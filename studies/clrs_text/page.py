@@ -1,11 +1,11 @@
 """Writes tables and the picture of what tuning gains over softmax, from the answers of `study` and `pretrained`.
 
 The unit is the base model. Of each, the accuracies of its tuning runs are averaged, and the difference of two regimes
-is one number per base model: mean, Student's t interval and paired t-test over base models. Beside it stands a
-bootstrap that draws base models and, within each, its runs. SmolLM2 is one base model: a difference within a model
-tuned from one seed of texts is tested over its test sets, by McNemar.
+is one number per base model: mean, Student's t interval and paired t-test over base models. contrasts.csv has a
+bootstrap too, which draws base models and, within each, its runs. SmolLM2 is one base model, tuned twice: its gains are
+not tested.
 
-    python -m studies.clrs_text.page --output docs/data/clrs_text --page docs/clrs_text.md
+    python -m studies.clrs_text.page --output docs/data/clrs_text --page docs/language_models.md
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ import polars as pl
 from jaxtyping import Float
 
 from softmax_jax.experiment.measures.frames import read_csv
-from softmax_jax.experiment.measures.significance import half_width, mcnemar, over_seeds, paired_p_value
+from softmax_jax.experiment.measures.significance import half_width, over_seeds, paired_p_value
 from softmax_jax.experiment.report import charts
 from softmax_jax.experiment.report.tables import markdown_table, number_or_dash
 from softmax_jax.files import read_json
@@ -54,9 +54,10 @@ NAMES = {
     "constant": "constant per head, from 1",
     "sharp_constant": "constant per head, from 1.5",
 }
-SHORT = {"ssmax": "SSMax", "constant": "constant from 1", "sharp_constant": "constant from 1.5"}
 DRAWS = 10_000
 PRETRAINED = "pretrained_answers.csv"
+FLOOR = 5.0
+"""Percent right of the best regime, of the lengths that tell nothing of SmolLM2."""
 CONTRASTS = ("regime", "against", "algorithm", "lengths", "models", "mean", "low", "high", "p", "boot_low", "boot_high")
 
 
@@ -64,7 +65,7 @@ CONTRASTS = ("regime", "against", "algorithm", "lengths", "models", "mean", "low
 class Arguments(Options):
     """Options of the command line."""
 
-    tables: ClassVar[tuple[str, ...]] = ("models", "contrasts", "algorithms", "pretrained")
+    tables: ClassVar[tuple[str, ...]] = ("contrasts", "lengths", "pretrained")
 
     data: Path = DATA
     """Directory with answers.csv of `study` and, where it was run, pretrained_answers.csv of `pretrained`."""
@@ -146,69 +147,58 @@ def learned(answers: pl.DataFrame) -> list[str]:
     return [algorithm for algorithm, mean in at_training_lengths(answers).items() if mean >= LEARNED]
 
 
-def models_table(answers: pl.DataFrame) -> str:
-    """Returns how each base model sorts: untuned at the lengths of training, and beyond under each regime."""
-    tuned = complete(answers)
-    regimes = [UNTUNED, *map(str, dict.fromkeys(tuned.filter(stage="tuned")["regime"]))]
-    columns = {"untuned, 4 to 31": by_run(tuned, UNTUNED, SORTED, PUBLISHED_LENGTHS).mean(1)}
-    columns |= {SHORT.get(name, name): by_run(tuned, name, SORTED, BEYOND).mean(1) for name in regimes}
-    rows = [[str(seed), *(f"{means[row]:.1f}" for means in columns.values())] for row, seed in enumerate(seeds(tuned))]
-    return markdown_table(["seed", *columns], rows)
-
-
-def seeds(tuned: pl.DataFrame) -> list[int]:
-    """Returns the seeds of the base models in the order of `by_run`."""
-    return tuned["seed"].unique().sort().to_list()
-
-
 def contrasts_table(contrasts: pl.DataFrame) -> str:
     """Returns the contrasts of the algorithm that sorts, as Markdown."""
     rows = []
     for row in contrasts.filter(algorithm=SORTED, lengths="40 to 64").to_dicts():
-        interval, boot = (f"{row[low]:+.1f} to {row[high]:+.1f}" for low, high in (("low", "high"), CONTRASTS[-2:]))
         names = NAMES[row["regime"]], NAMES[row["against"]]
-        rows.append([*names, f"{row['mean']:+.1f}", interval, boot, number_or_dash(row["p"], ".2g")])
-    return markdown_table(["tuned under", "minus", "gain", "95 % (t)", "95 % (bootstrap)", "p"], rows)
+        gain = f"{row['mean']:+.1f} ± {row['high'] - row['mean']:.1f}"
+        rows.append([*names, gain, number_or_dash(row["p"], ".2g")])
+    return markdown_table(["tuned under", "minus", "gain", "p"], rows)
 
 
-def algorithms_table(contrasts: pl.DataFrame) -> str:
-    """Returns what the temperature gains over softmax on every learned algorithm, with half its interval by t."""
-    rows = []
-    temperature_rows = contrasts.filter(regime="adaptive", against=BASELINE)
-    for (algorithm,), rows_of_algorithm in temperature_rows.group_by("algorithm", maintain_order=True):
-        cells = {
-            row["lengths"]: f"{row['mean']:+.1f} ± {row['high'] - row['mean']:.1f}"
-            for row in rows_of_algorithm.to_dicts()
-        }
-        rows.append([str(algorithm), *(cells[lengths] for lengths in RANGES)])
-    return markdown_table(["algorithm", *RANGES], rows)
+def lengths_table(answers: pl.DataFrame) -> str:
+    """Returns by how much the adaptive temperature sorts more at each length, than softmax and than the base model."""
+    tuned, rows = complete(answers), []
+    for against in (BASELINE, UNTUNED):
+        cells = []
+        for n in BEYOND:
+            gains = (
+                by_run(tuned, "adaptive", SORTED, [n]).mean(1) - by_run(tuned, against, SORTED, [n]).mean(1)
+            ).tolist()
+            cells.append(f"{np.mean(gains):+.1f} ± {half_width(gains):.1f}")
+        rows.append([NAMES[against], *cells])
+    return markdown_table(["adaptive temperature minus", *(f"{n} numbers" for n in BEYOND)], rows)
 
 
 def pretrained_table(answers: pl.DataFrame, lengths: Sequence[int]) -> str:
-    """Returns what SmolLM2 answers right at and beyond the lengths of training, as Markdown.
+    """Returns what SmolLM2 sorts right at and beyond the lengths of training, as Markdown.
 
-    A cell has a number for each seed, in their order. Beyond, it is compared with the model tuned under softmax from
-    the same seed: the gain, and p of McNemar's exact test over texts.
+    A cell has a number for each seed, in their order. Beyond, lengths at which no tuned model is right in more than
+    `FLOOR` percent are left out, and the gain is over the model tuned under softmax from the same seed. Nothing is
+    inferred from two seeds.
     """
     bits = answers.with_columns(
-        right=pl.col("right").str.split("").list.eval(pl.element() == "1"), beyond=~pl.col("n").is_in(lengths)
+        right=pl.col("right").str.count_matches("1"),
+        sets=pl.col("right").str.len_chars(),
+        longer=~pl.col("n").is_in(lengths),
     )
-    cells = bits.group_by("stage", "regime", "seed", "algorithm", "beyond", maintain_order=True)
-    right = {tuple(key): np.array(texts) for *key, texts in cells.agg(pl.col("right").list.explode()).rows()}
-    models = sorted({key[:-1]: None for key in right}, key=lambda model: (model[3], model[0] == "swapped", model[2]))
-    cells_of: dict[tuple[str, str], list[tuple[str, ...]]] = {}
-    for stage, regime, seed, algorithm in models:
-        within, after = (right[stage, regime, seed, algorithm, beyond] for beyond in (False, True))
-        reference = right["tuned", BASELINE, seed, algorithm, True]
-        compared = f"{100 * after.mean() - 100 * reference.mean():+.1f}", f"{mcnemar(after, reference):.1g}"
-        name = "swapped " * (stage == "swapped") + NAMES.get(regime, regime)
-        shares = f"{100 * within.mean():.1f}", f"{100 * after.mean():.1f}"
-        cells_of.setdefault((algorithm, name), []).append((*shares, *(() if regime == BASELINE else compared)))
-    rows = [[*model, *map("; ".join, zip(*seed_cells))] for model, seed_cells in cells_of.items()]
-    longer = bits.filter("beyond")["n"]
-    spans = f"{min(lengths)} to {max(lengths)}", f"{longer.min()} to {longer.max()}"
-    header = ["algorithm", "under", *spans, "gain", "p"]
-    return markdown_table(header, [row + ["–"] * (len(header) - len(row)) for row in rows])
+    share = 100 * pl.col("right").sum() / pl.col("sets").sum()
+    best = bits.filter("longer", stage="tuned").group_by("n", "regime").agg(share.alias("share"))
+    above = best.filter(pl.col("share") > FLOOR)["n"].unique().sort().to_list()
+    counted = bits.filter(pl.col("n").is_in([*lengths, *above]))
+    cells = counted.group_by("stage", "regime", "longer", "seed", maintain_order=True).agg(share.alias("share"))
+    shares: dict[tuple[str, str], dict[bool, list[float]]] = {}
+    for stage, regime, longer, _, value in cells.sort("seed", maintain_order=True).rows():
+        shares.setdefault((stage, regime), {False: [], True: []})[longer].append(value)
+    rows = []
+    for (stage, regime), values in sorted(shares.items(), key=lambda item: item[0][0] == "swapped"):
+        gains = np.subtract(values[True], shares["tuned", BASELINE][True])
+        compared = "–" if regime == BASELINE else "; ".join(f"{gain:+.1f}" for gain in gains)
+        row_name = "swapped " * (stage == "swapped") + NAMES.get(regime, regime)
+        rows.append([row_name, *("; ".join(f"{value:.1f}" for value in values[part]) for part in values), compared])
+    header = ["under", f"{min(lengths)} to {max(lengths)}", " and ".join(map(str, above)), "gain"]
+    return markdown_table(header, rows)
 
 
 def gains_chart(answers: pl.DataFrame) -> charts.Chart:
@@ -238,10 +228,8 @@ def gains_chart(answers: pl.DataFrame) -> charts.Chart:
 def tables_of(data: Path) -> Iterator[str]:
     """Yields the tables of the answers in a directory, in the order of their marks."""
     answers = read_csv(data / "answers.csv")
-    yield models_table(answers)
-    found = contrasts(answers)
-    yield contrasts_table(found)
-    yield algorithms_table(found)
+    yield contrasts_table(contrasts(answers))
+    yield lengths_table(answers)
     if (data / PRETRAINED).exists():
         found = read_csv(data / PRETRAINED, schema_overrides={"right": pl.String})
         yield pretrained_table(found, read_json(data / "pretrained.json", "settings")["settings"]["lengths"])

@@ -82,6 +82,21 @@ def test_training_and_test_explain_what_each_of_them_changes():
     assert explained(3.0, 2.0, 1.0) == pytest.approx((100 * 9 / 14, 100 * 4 / 14, 100 / 14))
 
 
+def test_a_training_and_a_test_that_repeat_another_are_left_out():
+    points = {"softmax": 60.0, "temperature": 60.0, "adaptive": 70.0, "ssmax": 60.0}
+    rows = [
+        (ablation.PAIRS, trained, trained, tested, n, 0, points[trained] + points[tested] + n * (tested == "ssmax"))
+        for trained in ("softmax", "temperature", "adaptive")
+        for tested in ("softmax", "temperature", "adaptive", "ssmax")
+        for n in (0, 64)
+    ]
+    frame = pl.DataFrame(rows, ("group", "recipe", "trained", *ACCURACIES), orient="row")
+    best = ablation.best_of_pairs(frame)
+    assert best.filter(n=64)["trained"].to_list() == ["softmax", "adaptive"]
+    assert best.filter(n=64)["best_in_test"].to_list() == ["ssmax", "ssmax"]  # softmax at n = 0 only: no copy
+    assert best.filter(n=0)["best_in_test"].to_list() == ["adaptive", "adaptive"]
+
+
 @pytest.mark.full
 def test_accuracies_of_other_parameters_are_not_taken_for_those_of_a_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(ablation, "evaluate", None)  # which cannot be called

@@ -47,31 +47,32 @@ def test_calibration_gives_each_head_of_each_layer_a_number(monkeypatch):
     assert (numbers != np.float32(1 / np.log(6))).all()
 
 
-def frame_of(cells):
-    """A sequence for each accuracy, by (trained, test)."""
+def models_of(cells: dict[tuple[int, str], list[float]]) -> pl.DataFrame:
+    """The accuracy of each model trained under softmax, by (n, test)."""
     rows = [
-        ("sort", trained, test, 64, seed, sequence, accuracy)
-        for (trained, test), accuracies in cells.items()
-        for seed in (0, 1)
-        for sequence, accuracy in enumerate(accuracies)
+        ("sort", "softmax", test, n, seed, accuracy)
+        for (n, test), accuracies in cells.items()
+        for seed, accuracy in enumerate(accuracies)
     ]
-    return pl.DataFrame(rows, study.COLUMNS, orient="row")
+    return pl.DataFrame(rows, ("task", "trained", "test", "n", "seed", "accuracy"), orient="row")
 
 
-def test_a_difference_is_tested_on_the_same_sequences():
-    start = [50.0, 60.0, 70.0, 80.0, 90.0]
-    cells = {("softmax", study.OWN): start, ("softmax", "adaptive"): start}
-    cells |= {
-        ("softmax", "ssmax"): [50.0, 41.0, 49.0, 60.0, 71.0],
-        ("softmax", "asentmax"): [52.0, 58.0, 70.0, 81.0, 89.0],
-    }
-    tests = study.compared(frame_of(cells))
-    alone = scipy.stats.ttest_rel(2 * cells["softmax", "ssmax"], 2 * start).pvalue
-    assert tests.filter(test="ssmax")["p_value"].item() == pytest.approx(3 * alone)  # by Holm, the least of three
-    by_test = {test: (difference, p) for _, _, test, _, difference, p in tests.rows()}
-    assert by_test["adaptive"] == (0, 1)
-    assert by_test["ssmax"][0] == pytest.approx(-15.8)
-    assert by_test["ssmax"][1] < 0.05 < by_test["asentmax"][1]
+def test_each_model_is_one_sample_and_lengths_that_all_solve_or_lose_are_no_tests():
+    start, sharper, other = [50.0, 60.0, 70.0], [45.0, 55.5, 64.5], [52.0, 58.0, 70.0]
+    cells = {(64, study.OWN): start, (64, "adaptive"): sharper, (64, "asentmax"): other, (64, "ssmax"): start}
+    for n, level in ((16, 99.5), (256, 12.0)):
+        cells |= {(n, study.OWN): [level] * 3, (n, "adaptive"): [level - 2, level - 1, level]}
+    seeds = models_of(cells)
+    tests = study.compared(seeds)
+    assert tests.filter(pl.col("n") != 64)["p_value"].to_list() == [None, None]
+    alone = scipy.stats.ttest_rel(sharper, start)
+    row = tests.filter(n=64, test="adaptive").row(0, named=True)
+    assert row["p_value"] == pytest.approx(3 * alone.pvalue)  # by Holm, the least of three
+    assert row["difference"] == pytest.approx(-5)
+    assert row["interval"] == pytest.approx((alone.confidence_interval().high - alone.confidence_interval().low) / 2)
+    assert dict(tests.filter(n=64).select("test", "p_value").rows())["ssmax"] == 1
+    *_, line = study.accuracy_table(seeds, tests).splitlines()
+    assert line == "| sort, 64 items | softmax | 60.0 | – | +0.0 ± 5.0 | **-5.0 ± 1.2** |"
 
 
 @pytest.mark.rare

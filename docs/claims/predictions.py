@@ -7,7 +7,8 @@ import numpy as np
 import polars as pl
 
 from docs.claims import PREDICTIONS as PAGE, ROOT, half, holm, predicted, read, verdict, with_half
-from softmax_jax.experiment.report.accuracy import ACCURACY, LENGTHS, MARGIN, UNCONFIRMED
+from softmax_jax.experiment.measures.agreement import MARGIN
+from softmax_jax.experiment.report.accuracy import ACCURACY, LENGTHS, UNCONFIRMED
 from softmax_jax.normalizers.scales import EntropyPolynomial
 
 Line = tuple[str, str]

@@ -54,11 +54,7 @@ class Options:
     def __post_init__(self) -> None:
         check_directory("--output", self.output or RESULTS)
         if self.page:
-            put_into(read_text(self.page), dict.fromkeys(self.marks(), ""))  # which has a place for each, or raises
-
-    def marks(self) -> tuple[str, ...]:
-        """Returns the marks of this run's tables."""
-        return self.tables
+            put_into(read_text(self.page), dict.fromkeys(self.tables, ""))  # which has a place for each, or raises
 
     def write(
         self,
@@ -87,7 +83,7 @@ class Options:
             for name, chart in charts.items():  # last, as drawing may fail where all else is well
                 save_chart(chart, output / name, self.paper)
         if self.page:
-            write_whole(self.page, put_into(read_text(self.page), {mark: tables[mark] for mark in self.marks()}))
+            write_whole(self.page, put_into(read_text(self.page), {mark: tables[mark] for mark in self.tables}))
         print(f"wrote {output}")
 
 

@@ -58,15 +58,17 @@ def called(cell: tuple[str, int]) -> str:
 
 
 def needles_table(needles: pl.DataFrame) -> str:
-    """Returns the questions about one of several facts that are answered right, by length and help in the last row."""
+    """Returns the questions about one of several facts that are answered right, by length and helped heads.
+
+    The help is the temperature that gives the answer most weight in the last row of the question.
+    """
     shown = pl.col("rows").is_in(["last", "none"]) & pl.col("length").is_in(NEEDLE_LENGTHS)
     questions = needles.filter(shown, facts=FACTS, normalizer="softmax").sort("length")
     counts = questions.group_by("heads", "help", "length", maintain_order=True).agg(pl.sum("right"), pl.len())
     right = {tuple(key): str(value) for *key, value, _ in counts.rows()}
     texts = dict(counts.filter(heads=0).select("length", "len").rows())
     kinds = {"no help": (0, "neither")}
-    for help_name, heads in itertools.product(("rank", "temperature"), SETS):
-        kinds[f"{help_name}, {'all' if heads == SETS[-1] else heads} heads"] = heads, help_name
+    kinds |= {f"{'all' if heads == SETS[-1] else heads} heads": (heads, "temperature") for heads in SETS}
     cells = [[kind, *(right[*key, length] for length in texts)] for kind, key in kinds.items()]
     header = (f"{length:,} tokens (of {count})" for length, count in texts.items())
     return markdown_table(["help", *header], cells)

@@ -114,7 +114,7 @@ def precision() -> Iterator[Line]:
                 "Its refit has β 1.8 to 2.5 at 2 nats, 2 to 3.2 beyond; its band holds the published",
                 verdict(1.8 < curve[2]["beta"] < 2.5, min(late) > 2 and max(late) < 3.2, *inside),
                 f"{curve[2]['beta']:.2f}; {min(late):.2f} to {max(late):.2f}; "
-                f"the band at 4 nats begins at {curve[4]['low']:.2f} (published {published[4]:.2f})",
+                f"at 4 nats it begins at {curve[4]['low']:.2f} (published {published[4]:.2f})",
             ),
             (
                 "In float32 softmax answers 78 to 85 %, the best temperature 88",
@@ -129,8 +129,8 @@ def precision() -> Iterator[Line]:
             (
                 "More of `paper`'s loss needs both remedies than either mends",
                 verdict(nets[2] - nets[0] - nets[1] > max(nets[:2])),
-                f"exact products add {nets[0]:.1f} points, a sharper row {nets[1]:.1f}, "
-                f"both {nets[2]:.1f} net; by gross counts, {gross:.1f} and {both:.1f}, it fails",
+                f"net gains are {nets[0]:.1f} and {nets[1]:.1f}, together {nets[2]:.1f}; "
+                f"by gross counts it fails, {gross:.1f} and {both:.1f}",
             ),
         ]
     )

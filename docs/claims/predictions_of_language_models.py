@@ -48,7 +48,7 @@ def pretrained() -> Iterator[Line]:
             (
                 "The adaptive temperature costs at least 0.3 nats at any length, less on code",
                 verdict(least > 0.3, cheaper == adaptive.height),
-                f"{least:.1f} or more, less on code in {cheaper} of {adaptive.height} ranges",
+                f"{least:.1f} or more; less in {cheaper} of {adaptive.height} ranges",
             ),
             (
                 "No swap lowers the loss beyond 4,096 tokens by 0.5 %; θ = 0.95 is best",
@@ -84,7 +84,11 @@ def pretrained() -> Iterator[Line]:
                 "undecided",
                 "all, in three long texts",
             ),
-            ("Rank gives back more lost needles than temperature", "not measured", "none was lost"),
+            (
+                "Rank (the answer gets the row's largest logit) gives back more lost needles than temperature",
+                "not measured",
+                "none was lost",
+            ),
             (
                 "Learned on text nothing gains 0.5 %",
                 verdict(max(gains) < 0.5),

@@ -1,16 +1,15 @@
-"""Writes tables and the picture of what tuning gains over softmax, from the answers of `study` and `pretrained`.
+"""Writes the table and the picture of what tuning gains over softmax, from the answers of `study`.
 
 The unit is the base model. Of each, the accuracies of its tuning runs are averaged, and the difference of two regimes
 is one number per base model: mean, Student's t interval and paired t-test over base models. contrasts.csv has a
-bootstrap too, which draws base models and, within each, its runs. SmolLM2 is one base model, tuned twice: its gains are
-not tested.
+bootstrap too, which draws base models and, within each, its runs.
 
     python -m studies.clrs_text.page --output docs/data/clrs_text --page docs/language_models.md
 """
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,7 +22,6 @@ from softmax_jax.experiment.measures.frames import read_csv
 from softmax_jax.experiment.measures.significance import half_width, over_seeds, paired_p_value
 from softmax_jax.experiment.report import charts
 from softmax_jax.experiment.report.tables import markdown_table, number_or_dash
-from softmax_jax.files import read_json
 from studies.clrs_text.task import PUBLISHED_LENGTHS
 from studies.common import Options, start
 
@@ -55,9 +53,6 @@ NAMES = {
     "sharp_constant": "constant per head, from 1.5",
 }
 DRAWS = 10_000
-PRETRAINED = "pretrained_answers.csv"
-FLOOR = 5.0
-"""Percent right of the best regime, of the lengths that tell nothing of SmolLM2."""
 CONTRASTS = ("regime", "against", "algorithm", "lengths", "models", "mean", "low", "high", "p", "boot_low", "boot_high")
 
 
@@ -65,14 +60,10 @@ CONTRASTS = ("regime", "against", "algorithm", "lengths", "models", "mean", "low
 class Arguments(Options):
     """Options of the command line."""
 
-    tables: ClassVar[tuple[str, ...]] = ("contrasts", "lengths", "pretrained")
+    tables: ClassVar[tuple[str, ...]] = ("contrasts",)
 
     data: Path = DATA
-    """Directory with answers.csv of `study` and, where it was run, pretrained_answers.csv of `pretrained`."""
-
-    def marks(self) -> tuple[str, ...]:
-        """Returns the marks of the tables whose data are there."""
-        return self.tables if (self.data / PRETRAINED).exists() else self.tables[:-1]
+    """Directory with answers.csv of `study`."""
 
 
 def complete(answers: pl.DataFrame) -> pl.DataFrame:
@@ -157,50 +148,6 @@ def contrasts_table(contrasts: pl.DataFrame) -> str:
     return markdown_table(["tuned under", "minus", "gain", "p"], rows)
 
 
-def lengths_table(answers: pl.DataFrame) -> str:
-    """Returns by how much the adaptive temperature sorts more at each length, than softmax and than the base model."""
-    tuned, rows = complete(answers), []
-    for against in (BASELINE, UNTUNED):
-        cells = []
-        for n in BEYOND:
-            gains = (
-                by_run(tuned, "adaptive", SORTED, [n]).mean(1) - by_run(tuned, against, SORTED, [n]).mean(1)
-            ).tolist()
-            cells.append(f"{np.mean(gains):+.1f} ± {half_width(gains):.1f}")
-        rows.append([NAMES[against], *cells])
-    return markdown_table(["adaptive temperature minus", *(f"{n} numbers" for n in BEYOND)], rows)
-
-
-def pretrained_table(answers: pl.DataFrame, lengths: Sequence[int]) -> str:
-    """Returns what SmolLM2 sorts right at and beyond the lengths of training, as Markdown.
-
-    A cell has a number for each seed, in their order. Beyond, lengths at which no tuned model is right in more than
-    `FLOOR` percent are left out, and the gain is over the model tuned under softmax from the same seed. Nothing is
-    inferred from two seeds.
-    """
-    bits = answers.with_columns(
-        right=pl.col("right").str.count_matches("1"),
-        sets=pl.col("right").str.len_chars(),
-        longer=~pl.col("n").is_in(lengths),
-    )
-    share = 100 * pl.col("right").sum() / pl.col("sets").sum()
-    best = bits.filter("longer", stage="tuned").group_by("n", "regime").agg(share.alias("share"))
-    above = best.filter(pl.col("share") > FLOOR)["n"].unique().sort().to_list()
-    counted = bits.filter(pl.col("n").is_in([*lengths, *above]))
-    cells = counted.group_by("stage", "regime", "longer", "seed", maintain_order=True).agg(share.alias("share"))
-    shares: dict[tuple[str, str], dict[bool, list[float]]] = {}
-    for stage, regime, longer, _, value in cells.sort("seed", maintain_order=True).rows():
-        shares.setdefault((stage, regime), {False: [], True: []})[longer].append(value)
-    rows = []
-    for (stage, regime), values in sorted(shares.items(), key=lambda item: item[0][0] == "swapped"):
-        gains = np.subtract(values[True], shares["tuned", BASELINE][True])
-        compared = "–" if regime == BASELINE else "; ".join(f"{gain:+.1f}" for gain in gains)
-        row_name = "swapped " * (stage == "swapped") + NAMES.get(regime, regime)
-        rows.append([row_name, *("; ".join(f"{value:.1f}" for value in values[part]) for part in values), compared])
-    header = ["under", f"{min(lengths)} to {max(lengths)}", " and ".join(map(str, above)), "gain"]
-    return markdown_table(header, rows)
-
-
 def gains_chart(answers: pl.DataFrame) -> charts.Chart:
     """Draws what tuning under each regime gains over softmax when sorting, by length, with bands over base models."""
     tuned = complete(answers).filter(algorithm=SORTED, stage="tuned")
@@ -225,22 +172,12 @@ def gains_chart(answers: pl.DataFrame) -> charts.Chart:
     return alt.layer(*charts.lines(shown, x, y, colour)).properties(width=480, height=280, title=title)
 
 
-def tables_of(data: Path) -> Iterator[str]:
-    """Yields the tables of the answers in a directory, in the order of their marks."""
-    answers = read_csv(data / "answers.csv")
-    yield contrasts_table(contrasts(answers))
-    yield lengths_table(answers)
-    if (data / PRETRAINED).exists():
-        found = read_csv(data / PRETRAINED, schema_overrides={"right": pl.String})
-        yield pretrained_table(found, read_json(data / "pretrained.json", "settings")["settings"]["lengths"])
-
-
 def write(arguments: Arguments) -> None:
-    """Writes the contrasts, the losses, the tables and the picture."""
+    """Writes the contrasts, the losses, the table and the picture."""
     answers = read_csv(arguments.data / "answers.csv")
     frames = {"contrasts": contrasts(answers), "swapped": swapped_losses(answers)}
-    drawn = {"gains": gains_chart(answers)}
-    arguments.write("clrs_text", frames, drawn, dict(zip(arguments.marks(), tables_of(arguments.data))))
+    drawn, tables = {"gains": gains_chart(answers)}, {"contrasts": contrasts_table(frames["contrasts"])}
+    arguments.write("clrs_text", frames, drawn, tables)
 
 
 if __name__ == "__main__":

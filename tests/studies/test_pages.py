@@ -55,7 +55,7 @@ def of_reproduction() -> Iterator[str]:
 def of_language_models() -> Iterator[str]:
     yield pretrained_tables.losses_table(table("pretrained/losses"))
     yield pretrained_tables.needles_table(table("pretrained/needles"))
-    yield from clrs_text.tables_of(DOCS / "data" / "clrs_text")
+    yield clrs_text.contrasts_table(clrs_text.contrasts(table("clrs_text/answers")))
 
 
 PAGES = {

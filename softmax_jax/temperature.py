@@ -172,7 +172,7 @@ def target_beta(
     # it. Of z - z_t it is the β where the mean is 0: z = (1, 0.6, 0) and t = 2 give (0.4, 0, -0.6), and at β = 0.405
     # weights of 1.176, 1 and 0.784 to one another, for which 0.4 · 1.176 = 0.6 · 0.784.
     # Of the true item itself exactly 0: a compiler that computes z and z_t in two ways would leave a rest.
-    others = visible & (jnp.arange(z.shape[1], dtype=target.dtype) != target[:, None])
+    others = visible & (jnp.arange(z.shape[1], dtype=target.dtype)[None, :] != target[:, None])
     z = jnp.where(others, z - true, 0)
 
     def mean(log_beta: Float[Array, "rows 1"]) -> Float[Array, " rows"]:

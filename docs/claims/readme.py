@@ -11,6 +11,7 @@ from softmax_jax.experiment.report.accuracy import ACCURACY
 from studies.precision import models_of_all_runs, without_model
 
 PAGE = "README.md"
+SETTINGS = {PAGE: ("Python 3.11",)}
 Claims = Iterator[tuple[str, str]]
 
 
@@ -37,3 +38,12 @@ def losses() -> Claims:
     means = read("paper.csv", n=1024).group_by("normalizer").agg(pl.mean("loss"))
     loss = dict(means.rows())
     yield PAGE, f"costs loss: {loss['adaptive'] - loss['softmax']:.2f} nats at 1,024 items"
+
+
+def float32() -> Claims:
+    def mean(normalizer: str, n: int) -> str:
+        return f"{read('reach/frontier.csv', normalizer=normalizer, n=n)['accuracy'].mean():.1f} %"
+
+    softmax, adaptive = ([mean(name, n) for n in (1024, 16384)] for name in ("softmax", "adaptive"))
+    yield PAGE, f"answers {softmax[0]} of sets of 1,024 items and {softmax[1]} of 16,384 under softmax"
+    yield PAGE, f"{adaptive[0]} and {adaptive[1]} under the adaptive temperature"

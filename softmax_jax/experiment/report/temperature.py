@@ -225,7 +225,7 @@ def gains_of(name: str, fit: TemperatureFit, compared: pl.DataFrame) -> list[str
     for other, called in [(BASELINE, BASELINE), *constant]:
         differences = np.subtract(by_seed[name], by_seed[other]).tolist()
         mean, half = float(np.mean(differences)), half_width(differences)
-        interval = "" if half is None else f" ± {half:.2f} ({'' if mean > half else 'not '}beyond chance)"
+        interval = "" if half is None else f" ± {half:.2f} ({'' if abs(mean) > half else 'not '}beyond chance)"
         parts.append(f"{mean:+.2f}{interval} points over {called}")
     seeds, lengths = len(by_seed[name]), compared["n"].n_unique()
     drawn = f"95 % over {seeds} seeds" if seeds > 1 else "one seed, so no interval"

@@ -119,6 +119,8 @@ def test_the_answer_names_gains_range_and_the_published_curve():
     assert fitted.startswith(f"Fitted to {300 * len(lengths):,} rows")
     assert "a polynomial of degree 4, β from " in fitted
     assert "+20.20 ± 0.50 (beyond chance) points over softmax and +1.01 ± 0.02 (beyond chance)" in gains
+    worse = compared_frame(accuracies | {BEST_OF_ALL: 61.0}, [16, 64])
+    assert "-1.01 ± 0.02 (beyond chance) points over one constant θ" in report.answers(fits, rows, worse, 4, 64)[1]
     assert re.match(r"It holds from \d\.\d\d to \d\.\d\d nats", holding)
     assert re.search(r"holds the published polynomial at \d of \d entropies", published)
     constant = dataclasses.replace(fits[ALL_LENGTHS], coefficients=[2.65], entropy_range=[0.5, 2.0])

@@ -274,7 +274,7 @@ def test_a_function_is_taken_wherever_a_normalizer_is():
         ("{}:shap", r"did you mean 'sharp'\? .* must hold a normalizer of that name"),
         ("{}:number", r"number is 3; it must be a map.* cannot be called so"),
         ("{}:Given", r"is the class Given; it must be a map, .* power of this one lacks one"),
-        ("{}:of_one", r"is the function of_one; .* called as jax.nn.softmax.* it says: "),
+        ("{}:of_one", r"is the function .*; .* called as jax.nn.softmax.* it says: "),
         ("{}:summed", r"it gives the shape \(2,\) to logits of shape \(2, 3\)"),
         ("{}:sharp(power='a')", r"power is 'a'"),
         ("{}:sharp(pover=1.0)", r"has no number 'pover'; did you mean 'power'"),

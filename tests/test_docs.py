@@ -132,9 +132,9 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_the_first_block_of_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str]):
-    (said,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
+    ((code, said),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # as users have it
-        exec(compile(re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0], "README.md", "exec"), {})
+        exec(compile(code, "README.md", "exec"), {})
     assert capsys.readouterr().out == said
 
 

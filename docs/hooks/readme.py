@@ -9,6 +9,6 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Returns the page with README.md for its snippet. Files beside docs/, as CHANGELOG.md, are named, not linked."""
+    """Returns the page with README.md for its snippet. Files beside docs/ are named, not linked."""
     text = README.read_text().replace("](docs/", "](").replace("](CONTRIBUTING.md", "](adding.md")
-    return markdown.replace(SNIPPET, re.sub(r"(?<!!)\[([^]]*)\]\([A-Z]+(?:\.\w+)?\)", r"\1", text))
+    return markdown.replace(SNIPPET, re.sub(r"(?<!!)\[([^]]*)\]\((?:[A-Z]+(?:\.\w+)?|examples/[\w./]+)\)", r"\1", text))

@@ -17,9 +17,10 @@ def test_what_a_page_says_is_what_its_data_say(module: str, name: str):
         assert walk.plain(words) in walk.plain((ROOT / page).read_text()), page
 
 
-WALKED = ["README.md"] + sorted(
-    f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md") if path.name not in ("index.md", "adding.md")
-)
+SNIPPETS = {"index.md", "adding.md"}
+"""Pages that show a file of the repository."""
+PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md") if path.name not in SNIPPETS)
+WALKED = ["README.md", *(f"docs/{page}" for page in PAGES)]
 """The pages on which every result is computed."""
 
 

@@ -82,12 +82,12 @@ def shown(value: Any) -> str:
     if is_array(value):
         dtype = str(value.dtype if hasattr(value, "dtype") else jnp.result_type(value))
         return f"{'an' if dtype[0] in 'aeiou' else 'a'} {dtype} array of shape {jnp.shape(value)}"
-    if isinstance(value, functools.partial) and not hasattr(value, "__name__"):
-        return shown(value.func)
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if callable(value) and hasattr(value, "__name__"):
         return f"the function {value.__name__}"
+    if isinstance(value, functools.partial):
+        return shown(value.func)
     short = reprlib.Repr()
     short.maxstring = short.maxother = WIDTH
     return " ".join(short.repr(value).split())

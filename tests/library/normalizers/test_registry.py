@@ -203,13 +203,11 @@ capped = sj.normalizer("softpick", cap=5.0)
 def function(logits, axis=-1, where=None, *, factor=2.0):
     return factor * sj.softmax(logits, axis, where)
 
-def of_one(logits):
-    return logits
-
 class Steep(sj.Scale):
     def of_row(self, row):
         return row.number(2.0)
 
+of_one = lambda logits: logits
 summed = lambda logits, axis=-1, where=None: logits.sum(axis)
 number = 3
 """
@@ -280,12 +278,12 @@ def test_a_function_is_taken_wherever_a_normalizer_is():
         ("{}:shap", r"did you mean 'sharp'\? .* must hold a normalizer of that name"),
         ("{}:number", r"number is 3; it must be a map.* cannot be called so"),
         ("{}:Given", r"is the class Given; it must be a map, .* power of this one lacks one"),
-        ("{}:of_one", r"is the function of_one; .* called as jax.nn.softmax.* it says: "),
-        ("{}:Steep", r"is the scale Steep\(\); it must lie under a map, .*\(map=sj.softmax, scale=Steep\(\)\)"),
+        ("{}:of_one", r"is the function .*; .* called as jax.nn.softmax.* it says: "),
         ("{}:summed", r"it gives the shape \(2,\) to logits of shape \(2, 3\)"),
         ("{}:sharp(power='a')", r"power is 'a'"),
         ("{}:sharp(pover=1.0)", r"has no number 'pover'; did you mean 'power'"),
         ("{}:", r"cannot read the normalizer"),
+        ("{}:Steep", r"is the scale Steep\(\); it must lie under a map, .*\(map=sj.softmax, scale=Steep\(\)\)"),
         ("sigmod", r"one of your own is written my_module:sigmod"),
     ],
 )

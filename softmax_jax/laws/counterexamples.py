@@ -55,7 +55,17 @@ def counterexample(normalizer: Normalizer, law: Law, dtype: str) -> str:
     alone = law.find(weigh_rows, rows.take([place]), rounding)
     if not alone.broken.any():
         return f"{describe(finding, place)}, beside other rows"
-    return describe(shrink(law, weigh_rows, rounding, rows.take([place]), alone))
+    shrunk = shrink(law, weigh_rows, rounding, rows.take([place]), alone)
+    return describe(shrunk, with_hidden=holds_without_hidden(law, weigh_rows, rounding, shrunk.rows))
+
+
+def holds_without_hidden(law: Law, weigh_rows: Weigh, rounding: Rounding, row: Rows) -> bool:
+    """Says whether a row that breaks a law keeps it once its hidden entries are left out."""
+    (visible,) = row.where
+    if not visible.any():
+        return False
+    alone = Rows(row.logits[:, visible], row.where[:, visible], row.kinds)
+    return not law.find(weigh_rows, alone, rounding).broken.any()
 
 
 def shrink(law: Law, weigh_rows: Weigh, rounding: Rounding, row: Rows, finding: Finding) -> Finding:
@@ -92,16 +102,19 @@ def simpler_rows(row: Rows) -> Rows:
     return Rows(logits, masks, row.kinds * len(candidates))
 
 
-def describe(finding: Finding, row: int = 0) -> str:
+def describe(finding: Finding, row: int = 0, *, with_hidden: bool = False) -> str:
     """Returns a row, what it got and what the law expects, in words; hidden entries only if they are wrong.
 
-    Shows the entries that are furthest off of a row that is still long.
+    With `with_hidden` it has one hidden entry in any case. Of a row that is still long it has the entries that are
+    furthest off.
     """
     z, where, actual = finding.rows.logits[row], finding.rows.where[row], finding.actual[row]
     expected = np.zeros_like(actual) if isinstance(finding.expected, str) else finding.expected[row]
     with np.errstate(invalid="ignore"):  # of equal infinities
         off = np.where((actual == expected) | (np.isnan(actual) & np.isnan(expected)), 0, np.abs(actual - expected))
     wrong = ~where & ((off != 0) if (off[~where] != 0).any() else (z != 0))
+    if with_hidden and not wrong.any():
+        wrong = ~where
     kept = where | (wrong & (np.cumsum(wrong) == 1))
     places = np.flatnonzero(kept if kept.any() else np.arange(z.size) == 0)
     furthest = places[np.argsort(-np.nan_to_num(off[places], nan=np.inf), kind="stable")]

@@ -6,6 +6,7 @@ values of JAX arrays are not read, because reading one would wait for the device
 
 import ast
 import difflib
+import functools
 import math
 import operator
 import reprlib
@@ -75,7 +76,7 @@ def one_of(name: str, value: Any, known: Iterable[str]) -> None:
 def shown(value: Any) -> str:
     r"""Describes a value in few words on one line: an array by type and shape, a function by name.
 
-    >>> shown(jnp.zeros((2, 3))), shown(" a\nb"), shown(shown)
+    >>> shown(jnp.zeros((2, 3))), shown(" a\nb"), shown(functools.partial(shown, 1))
     ('a float32 array of shape (2, 3)', "' a\\nb'", 'the function shown')
     """
     if is_array(value):
@@ -85,6 +86,8 @@ def shown(value: Any) -> str:
         return f"the class {value.__name__}"
     if callable(value) and hasattr(value, "__name__"):
         return f"the function {value.__name__}"
+    if isinstance(value, functools.partial):
+        return shown(value.func)
     short = reprlib.Repr()
     short.maxstring = short.maxother = WIDTH
     return " ".join(short.repr(value).split())

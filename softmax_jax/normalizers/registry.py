@@ -237,6 +237,10 @@ def _wrap(name: str, value: Any) -> Method:
         value = Normalizer(value)
     if isinstance(value, Normalizer):
         return Method(name, value.map, value.scale)
+    if isinstance(value, Scale):
+        scale = checks.shown(value)
+        rule = f"it must lie under a map, as in sj.Normalizer(map=sj.softmax, scale={scale})"
+        raise WrongType(f"{name} is the scale {scale}; {rule}")
     if problem := None if isinstance(value, Map) else _find_problem(value):
         raise WrongType(
             f"{name} is {checks.shown(value)}; it must be a map, a Normalizer, the name of one, as 'ssmax(s=0.43)', or "

@@ -129,6 +129,8 @@ def helps(run: Evaluated) -> str | None:
         return f"Nothing was tested: no set is longer than in training and still undecided under {run.baseline}."
     best = gains.row(gains["gain"].arg_max() or 0, named=True)
     if gains["p_value"].null_count() == len(gains):
+        if best["gain"] <= 0:
+            return f"No normalizer swapped in at test time gains: no test, as {no_test(run)}."
         return f"Swapped in at test time, {said_gain(best)}: no test, as {no_test(run)}."
     names, lengths = gains["normalizer"].unique(), gains["n"].unique()
     family = f"Holm over {counted(len(names), 'normalizer')} at {counted(len(lengths), 'length')}"
@@ -161,8 +163,9 @@ def no_test(run: Evaluated) -> str:
 def power(gains: pl.DataFrame) -> str:
     """Says which gains the tests would most likely have found, at the level of their family."""
     ends = [format(end, ".1f") for end in (gains["detectable"].min(), gains["detectable"].max()) if end is not None]
-    by_length = " to ".join(dict.fromkeys(ends)) + " points" + ", by length," * (len(set(ends)) > 1)
-    return f" A gain of {by_length} would have been found in 4 of 5 cases." if ends else ""
+    varied = [word for column, word in (("normalizer", "normalizer"), ("n", "length")) if gains[column].n_unique() > 1]
+    by_cell = " to ".join(dict.fromkeys(ends)) + " points" + f", by {' and '.join(varied)}," * (len(set(ends)) > 1)
+    return f" A gain of {by_cell} would have been found in 4 of 5 cases." if ends else ""
 
 
 def not_told_apart(run: Evaluated, best: Mapping[str, Any], rivals: Sequence[str]) -> list[str]:

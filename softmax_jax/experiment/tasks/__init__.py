@@ -1,5 +1,6 @@
 """Tasks: the data and the model of each, side by side."""
 
+import dataclasses
 import importlib
 
 from softmax_jax.experiment import REPOSITORY
@@ -30,7 +31,8 @@ def register_task(name: str, where: str) -> None:
 def task_class(name: str) -> type[Task]:
     """Returns the class of a task: one of the table, or one of your own as `my_module:Task`, whose module it imports.
 
-    Raises Refusal for a name that is not in the table, and for a module that holds no such class.
+    Raises Refusal for a name that is not in the table, for a module that holds no such class, and for a class that
+    lacks a member or is no dataclass.
     """
     if name in TASKS:
         module, _, attribute = TASKS[name].partition(":")
@@ -43,6 +45,10 @@ def task_class(name: str) -> type[Task]:
     task = read_module(module, f"the task is {name!r}").get(attribute)
     if not (isinstance(task, type) and issubclass(task, Task)):
         raise Refusal(f"the task is {name!r}: {module} must hold a class of that name that derives from Task")
+    if lacking := sorted(getattr(task, "__abstractmethods__", ())):
+        raise Refusal(f"the task is {name!r}: it lacks {', '.join(lacking)}: define what a task must have")
+    if not dataclasses.is_dataclass(task):
+        raise Refusal(f"the task is {name!r}: its class must be a dataclass: write @dataclass(frozen=True) above it")
     return task
 
 

@@ -77,7 +77,10 @@ class Task(abc.ABC):
 
     @property
     def longest(self) -> int:
-        """The most items of a set in training; the shortest to test at, where a task does not say."""
+        """The most items of a set in training, beyond which a test is of longer ones.
+
+        A task that trains on other lengths must say so: the default is the shortest length to test at, 16.
+        """
         return min(self.test_lengths)
 
     @property

@@ -97,6 +97,10 @@ def test_an_effect_in_one_of_forty_cells_must_survive_all_forty():
     assert "No normalizer swapped in at test time is shown to gain" in sentence
     assert "Holm over 4 normalizers at 10 lengths" in sentence
     least = [detectable(gain, 0.05 / 40) or 0 for gain in gains]
+    assert " points, by normalizer and length, would" in sentence
+    assert " points, by normalizer, would" in str(
+        helps(run_of({"softmax": SOFTMAX, "ssmax": (-40.5, -39.8, -40.6), "hardmax": (-39.0, -43.0, -40.0)}, (64,)))
+    )
     assert numbers_of(sentence)[1:] == [f"{min(least):.1f}", f"{max(least):.1f}"]
 
 
@@ -121,6 +125,8 @@ def test_of_one_seed_there_is_no_test_and_nothing_is_said_where_there_is_nothing
     run = run_of({"softmax": (-40.0,), "hardmax": (-30.0,), "ssmax": (-29.0,)})
     said = "ssmax gains most: 11.0 points at 64 items, from 50.0 % to 61.0 %: no test, as there is one seed."
     assert said in str(helps(run))
+    run = run_of({"softmax": (-40.0,), "ssmax": (-41.0,)})
+    assert helps(run) == "No normalizer swapped in at test time gains: no test, as there is one seed."
     for names in (["softmax"], ["softmax", "softpick"], ["softmax", "entmax15"]):  # alone, by its offset, and a copy
         run = run_of(dict.fromkeys(names, SOFTMAX), (64,))
         assert helps(run) is None

@@ -98,6 +98,26 @@ def test_what_is_no_task_is_refused(name, words):
         task_class(name)
 
 
+WRONG = """
+
+class Bare(Task):
+    pass
+
+
+class Plain(Bare):
+    build = training_batch = test_batch = scores = None
+"""
+
+
+def test_a_task_that_lacks_a_member_or_its_settings_is_refused_in_one_line(module, tmp_path):
+    with (tmp_path / f"{module}.py").open("a") as file:
+        file.write(WRONG)
+    with pytest.raises(ValueError, match=r"^.*:Bare': it lacks build, scores, test_batch, training_batch: define .*$"):
+        task_class(f"{module}:Bare")
+    with pytest.raises(ValueError, match=r"^.*:Plain': its class must be a dataclass: write @dataclass.*$"):
+        task_class(f"{module}:Plain")
+
+
 @pytest.mark.full
 def test_a_task_with_a_model_of_ones_own_is_trained_fitted_and_reported(module, tmp_path, monkeypatch):
     """Five members make a task; every command takes it."""

@@ -312,6 +312,18 @@ def leaking(z):
 leaking.defvjp(lambda z: (leaking(z), z), lambda z, g: (g + z.sum(),))
 
 
+def by_the_spread(z, axis, where):
+    mean = jnp.mean(z, axis, keepdims=True, where=where)
+    square = jnp.mean((z - mean) ** 2, axis, keepdims=True, where=where)  # (0 - mean)² overflows behind the mask
+    return sj.softmax(z / jnp.sqrt(jnp.maximum(square, 1)), axis, where)
+
+
+def test_a_hidden_entry_without_which_the_law_holds_is_part_of_its_counterexample():
+    (smooth,) = (law for law in LAWS if law.find is laws.smooth)
+    said = counterexample(as_normalizer(function(by_the_spread)), smooth, "float32")
+    assert "logits [0, 3.40282e+38], visible [0, 1] got the gradient [0, nan]" in said
+
+
 def found_in(logits, got, wanted):
     logits, got, wanted = (np.array([row], float) for row in (logits, got, wanted))
     return Finding(np.array([True]), Rows(logits, np.ones_like(logits, bool), ["row"]), got, wanted)

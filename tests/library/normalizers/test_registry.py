@@ -203,6 +203,10 @@ capped = sj.normalizer("softpick", cap=5.0)
 def function(logits, axis=-1, where=None, *, factor=2.0):
     return factor * sj.softmax(logits, axis, where)
 
+class Steep(sj.Scale):
+    def of_row(self, row):
+        return row.number(2.0)
+
 of_one = lambda logits: logits
 summed = lambda logits, axis=-1, where=None: logits.sum(axis)
 number = 3
@@ -279,6 +283,7 @@ def test_a_function_is_taken_wherever_a_normalizer_is():
         ("{}:sharp(power='a')", r"power is 'a'"),
         ("{}:sharp(pover=1.0)", r"has no number 'pover'; did you mean 'power'"),
         ("{}:", r"cannot read the normalizer"),
+        ("{}:Steep", r"is the scale Steep\(\); it must lie under a map, .*\(map=sj.softmax, scale=Steep\(\)\)"),
         ("sigmod", r"one of your own is written my_module:sigmod"),
     ],
 )

@@ -161,7 +161,7 @@ def no_test(run: Evaluated) -> str:
 
 
 def power(gains: pl.DataFrame) -> str:
-    """Says which gains the tests would most likely have found, at the level of their family, where accuracy has room."""
+    """Says which gains the tests would most likely have found, at the level of their family."""
     gains = gains.filter(pl.col("detectable") <= 100)
     ends = [format(end, ".1f") for end in (gains["detectable"].min(), gains["detectable"].max()) if end is not None]
     varied = [word for column, word in (("normalizer", "normalizer"), ("n", "length")) if gains[column].n_unique() > 1]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from softmax_jax.normalizers.user_modules import UserModules
-from tests.tiers import full_except
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -70,7 +69,7 @@ def run(folder, *lines):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("name", full_except(COMMANDS, "trained"))
+@pytest.mark.parametrize("name", ["trained", pytest.param("others", marks=pytest.mark.rare)])
 def test_no_command_runs_code_of_the_folder_that_it_runs_in(name, folder):
     done = run(folder, *COMMANDS[name])
     assert [path.name for path in (folder.parent / "bin" / "sung").iterdir()] == []

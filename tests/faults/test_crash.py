@@ -94,16 +94,8 @@ def test_a_run_whose_files_may_not_grow_says_so_and_continues_when_they_may(tmp_
 
 def start_train(path, *options):
     """train.py, nothing of it replaced."""
-    sizes = [
-        "--steps=400",
-        "--batch=2",
-        "--min-items=2",
-        "--max-items=2",
-        "--width=2",
-        "--chunk=2",
-        "--chunks-per-checkpoint=2",
-    ]
-    command = [sys.executable, ROOT / "train.py", "quick", *sizes, "--workdir", path / "run", *options]
+    sizes = "--steps=400 --batch=2 --min-items=2 --max-items=2 --width=2 --chunk=2 --chunks-per-checkpoint=2"
+    command = [sys.executable, ROOT / "train.py", "quick", *sizes.split(), "--workdir", path / "run", *options]
     return subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -133,32 +125,22 @@ def test_a_directory_that_cannot_be_made_is_named_with_its_option(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-WRITERS = re.compile(r"\bopen\(|\.write_text\(|\.write_bytes\(|\.savefig\(|\.save\(|np\.save|to_csv\(")
+WRITES = r"\bopen\(|\.write_text\(|\.write_bytes\(|\.savefig\(|\.save\(|np\.save|to_csv\("
+READS = r"[. ]open\(|\.read_text\(|\.read_bytes\(|np\.load|pl\.read_|pl\.scan_|json\.load\("
 WHOLE = ("fit.save(path)", "self.save(step, state)", "ocp.save(unfinished, tree)")
 """A fit, by `write_json`; a checkpoint, by Orbax."""
+OTHERWISE = (">>>", 'files[name].read_text(encoding="utf-8")', "pl.read_csv(data", "pl.read_ndjson(data")
+"""An example; the script that goes with the vectors, which runs without this package; what was read by `files`."""
 
 
-def test_nothing_is_written_but_by_the_functions_that_write_whole_files():
+@pytest.mark.parametrize(("calls", "allowed"), [(WRITES, WHOLE), (READS, OTHERWISE)], ids=["written", "read"])
+def test_whole_files_are_written_and_regular_files_are_read_by_the_functions_for_them_alone(calls, allowed):
+    """All others are named here, and each of these is there."""
     lines = [
         f"{path.name}: {line.strip()}"
         for path in (ROOT / "softmax_jax").rglob("*.py")
         for line in path.read_text().splitlines()
-        if path.name != "files.py" and WRITERS.search(line) and 'open("rb")' not in line
+        if path.name != "files.py" and re.search(calls, line)
     ]
-    assert [line for line in lines if not any(whole in line for whole in WHOLE)] == []
-    assert all(any(whole in line for line in lines) for whole in WHOLE)
-
-
-READERS = (".open(", " open(", ".read_text(", ".read_bytes(", "np.load", "pl.read_", "pl.scan_", "json.load(")
-OTHERWISE = ('.open("a"', 'files[name].read_text(encoding="utf-8")', "pl.read_csv(data", "pl.read_ndjson(data")
-"""What appends; the script that goes with the vectors, which runs without this package; what was read by `files`."""
-
-
-def test_nothing_is_read_but_by_the_functions_that_read_regular_files_alone():
-    lines = [
-        f"{path.name}: {line.strip()}"
-        for path in (ROOT / "softmax_jax").rglob("*.py")
-        for line in path.read_text().splitlines()
-        if path.name != "files.py" and any(word in line for word in READERS) and ">>>" not in line
-    ]
-    assert [line for line in lines if not any(one in line for one in OTHERWISE)] == []
+    assert [line for line in lines if not any(words in line for words in allowed)] == []
+    assert all(any(words in line for line in lines) for words in allowed)

@@ -267,12 +267,7 @@ def gemma(dtype: Any) -> Model:
     sizes = {"num_embed": WORDS, "embed_dim": WIDTH, "hidden_dim": 64, "num_heads": HEADS, "head_dim": 8}
     norms = dict.fromkeys(("use_post_attn_norm", "use_post_ffw_norm", "use_qk_norm"), True)
     settings = config.TransformerConfig(
-        **sizes,
-        **norms,
-        num_kv_heads=2,
-        final_logit_softcap=None,
-        attention_types=of_layers,
-        sliding_window_size=4,
+        **sizes, **norms, num_kv_heads=2, final_logit_softcap=None, attention_types=of_layers, sliding_window_size=4
     )
     model = transformer.Transformer(config=settings, dtype=dtype)
     parameters = model.init(jax.random.key(0), TOKENS)

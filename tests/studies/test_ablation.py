@@ -64,39 +64,6 @@ def test_losses_add_up_and_the_best_temperature_of_a_seed_is_that_of_the_others(
     assert lost["dispersion"].to_list() == [0.0, 0.0]
 
 
-def test_training_and_test_explain_what_each_of_them_changes():
-    def explained(by_training: float, by_test: float, by_both: float) -> tuple[float, ...]:
-        names = ("softmax", "adaptive")
-        rows = [
-            (ablation.PAIRS, one, one, test, 64, 0, by_training * x + by_test * y + by_both * x * y)
-            for x, one in zip((-1, 1), names)
-            for y, test in zip((-1, 1), names)
-        ]
-        rows += [(*row[:3], "signed_l1", *row[4:]) for row in rows]  # under which nothing is answered
-        frame = pl.DataFrame(rows, ("group", "recipe", "trained", *ACCURACIES), orient="row")
-        ((_, *shares),) = ablation.shares_of_variance(frame).rows()
-        return tuple(shares)
-
-    assert explained(3.0, 0.0, 0.0) == pytest.approx((100, 0, 0))
-    assert explained(0.0, 2.0, 0.0) == pytest.approx((0, 100, 0))
-    assert explained(3.0, 2.0, 1.0) == pytest.approx((100 * 9 / 14, 100 * 4 / 14, 100 / 14))
-
-
-def test_a_training_and_a_test_that_repeat_another_are_left_out():
-    points = {"softmax": 60.0, "temperature": 60.0, "adaptive": 70.0, "ssmax": 60.0}
-    rows = [
-        (ablation.PAIRS, trained, trained, tested, n, 0, points[trained] + points[tested] + n * (tested == "ssmax"))
-        for trained in ("softmax", "temperature", "adaptive")
-        for tested in ("softmax", "temperature", "adaptive", "ssmax")
-        for n in (0, 64)
-    ]
-    frame = pl.DataFrame(rows, ("group", "recipe", "trained", *ACCURACIES), orient="row")
-    best = ablation.best_of_pairs(frame)
-    assert best.filter(n=64)["trained"].to_list() == ["softmax", "adaptive"]
-    assert best.filter(n=64)["best_in_test"].to_list() == ["ssmax", "ssmax"]  # softmax at n = 0 only: no copy
-    assert best.filter(n=0)["best_in_test"].to_list() == ["adaptive", "adaptive"]
-
-
 @pytest.mark.full
 def test_accuracies_of_other_parameters_are_not_taken_for_those_of_a_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(ablation, "evaluate", None)  # which cannot be called

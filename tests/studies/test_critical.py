@@ -4,46 +4,13 @@ import pytest
 
 from softmax_jax.experiment.training.run_directory import SHIPPED
 from studies import critical
-from studies.common import SOFT_TO_SHARP, start
-from studies.critical import ACCURACIES, CHOICES, RULE
-
-
-def frames():
-    """Two checkpoints, of which the first tells candidates apart on near ties; softmax is worst on long sets."""
-    of_sixteen = {name: 99.0 - place / 10 for place, name in enumerate(SOFT_TO_SHARP)}
-    choices = [
-        (checkpoint, count, name, seed, value if count == 64 and checkpoint == "a" else 99.0)
-        for checkpoint in "ab"
-        for count in (1, 64)
-        for name, value in of_sixteen.items()
-        for seed in (0, 1)
-    ]
-    names = (*SOFT_TO_SHARP, "adaptive", RULE)
-    accuracies = [
-        (checkpoint, n, name, seed, 50.0 + place + seed - (4 if name == RULE else 0))
-        for checkpoint in "ab"
-        for n in (64, 256)
-        for place, name in enumerate(names)
-        for seed in (0, 1)
-    ]
-    return [pl.DataFrame(rows, of, orient="row") for of, rows in ((CHOICES, choices), (ACCURACIES, accuracies))]
+from studies.common import start
 
 
 @pytest.mark.full
 def test_the_rule_grows_with_the_length_and_is_never_softer_than_the_model():
     assert critical.beta_at(64, 0.5, 16) == 4.0
     assert critical.beta_at(64, 0.01, 16) == 1.0
-
-
-def test_what_is_chosen_and_what_it_costs():
-    choices, accuracies = frames()
-    found = critical.chosen(choices)
-    assert found["a", 64] == SOFT_TO_SHARP[1]  # a tenth of a point below softmax
-    assert {found["a", 1], found["b", 1], found["b", 64]} == {"hardmax"}
-    means = critical.behind(accuracies)
-    assert set(means["best"]) == {"hardmax"}
-    assert means.filter(normalizer="softmax")["ahead"].to_list() == [-9.0] * 4
-    assert means.filter(normalizer=RULE)["ahead"].to_list() == [-2.0] * 4
 
 
 @pytest.mark.full

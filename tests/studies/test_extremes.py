@@ -7,13 +7,9 @@ from softmax_jax.experiment.tasks.max_retrieval import QUANTILES
 from softmax_jax.experiment.training.config import changed
 from studies import extremes
 from studies.common import start
-from studies.extremes import BETAS, COLUMNS, growth, half_weight, least_loss, off_by
+from studies.extremes import BETAS, COLUMNS, growth, half_weight, least_loss
 
 LENGTHS = (256, 1024, 4096)
-
-
-def rows_of(beta_of, priority="uniform", seeds=(0, 1)):
-    return [(priority, seed, n, (1 + seed) * beta_of(n), math.nan) for seed in seeds for n in LENGTHS]
 
 
 def frame_of(rows):
@@ -33,22 +29,6 @@ def test_the_least_loss_is_found_between_the_temperatures():
     losses = [(math.log(beta) - 1.1) ** 2 for beta in BETAS]
     assert least_loss(BETAS, losses) == pytest.approx(math.exp(1.1), rel=1e-9)
     assert math.isnan(least_loss(BETAS, [float(index) for index in range(len(BETAS))]))
-
-
-def test_growth_finds_the_power_it_was_made_with():
-    frame = frame_of(rows_of(lambda n: n**0.7))
-    assert growth(frame, "half", 256)["power"].to_list() == pytest.approx([0.7, 0.7])
-    frame = frame_of(rows_of(lambda n: math.log(n) ** 1.5))
-    assert growth(frame, "half", 256)["log_power"].to_list() == pytest.approx([1.5, 1.5])
-    assert growth(frame, "best", 256)["power"].to_list() == [None, None]
-
-
-@pytest.mark.full
-def test_a_rule_is_off_by_what_it_grows_too_much():
-    missed = off_by(frame_of(rows_of(lambda n: n**0.5)), "half", 256)
-    assert missed["n^½"].to_list() == pytest.approx([1, 1])
-    assert missed["n"].to_list() == pytest.approx([4, 4])
-    assert missed["constant"].to_list() == pytest.approx([0.25, 0.25])
 
 
 @pytest.mark.full

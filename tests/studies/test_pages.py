@@ -72,24 +72,14 @@ def test_the_page_has_the_tables_of_its_data(page: str):
     assert all(made in text for made in PAGES[page]())
 
 
-def rules_of_critical() -> pl.DataFrame:
-    _, betas, accuracy = of_critical()
-    return critical.rules_frame(betas, accuracy)
-
-
-def near_ties_of_critical() -> pl.DataFrame:
-    choices, _, accuracy = of_critical()
-    return critical.choices_frame(choices, accuracy)
-
-
 DERIVED: dict[str, Callable[[], pl.DataFrame]] = {
     "frontier/pairs": lambda: ablation.best_of_pairs(table("frontier/accuracy")),
     "frontier/variance": lambda: ablation.shares_of_variance(table("frontier/accuracy")),
-    "critical/rules": rules_of_critical,
+    "critical/rules": lambda: critical.rules_frame(*of_critical()[1:]),
     "trained_or_swapped/tests": lambda: trained_or_swapped.compared(table("trained_or_swapped/accuracy")),
     "clrs_text/contrasts": lambda: clrs_text.contrasts(table("clrs_text/answers")),
     "clrs_text/swapped": lambda: clrs_text.swapped_losses(table("clrs_text/answers")),
-    "critical/near_ties": near_ties_of_critical,
+    "critical/near_ties": lambda: critical.choices_frame(*of_critical()[::2]),
     "extremes/growth": lambda: extremes.growth_frame(betas_of_extremes(), 256),
     "precision_study/gains": lambda: precision.gains(table("precision_study/accuracy")),
     "extremes/rules": lambda: extremes.off_by(betas_of_extremes(), "half", 256),

@@ -2,7 +2,6 @@ import jax
 import numpy as np
 import polars as pl
 import pytest
-import scipy.stats
 from flax import nnx
 
 import softmax_jax as sj
@@ -45,34 +44,6 @@ def test_calibration_gives_each_head_of_each_layer_a_number(monkeypatch):
     numbers = np.stack([np.asarray(one.scale.s).ravel() for one in found.values()])  # pyright: ignore
     assert numbers.shape == (TASK.layers, TASK.heads)
     assert (numbers != np.float32(1 / np.log(6))).all()
-
-
-def models_of(cells: dict[tuple[int, str], list[float]]) -> pl.DataFrame:
-    """The accuracy of each model trained under softmax, by (n, test)."""
-    rows = [
-        ("sort", "softmax", test, n, seed, accuracy)
-        for (n, test), accuracies in cells.items()
-        for seed, accuracy in enumerate(accuracies)
-    ]
-    return pl.DataFrame(rows, ("task", "trained", "test", "n", "seed", "accuracy"), orient="row")
-
-
-def test_each_model_is_one_sample_and_lengths_that_all_solve_or_lose_are_no_tests():
-    start, sharper, other = [50.0, 60.0, 70.0], [45.0, 55.5, 64.5], [52.0, 58.0, 70.0]
-    cells = {(64, study.OWN): start, (64, "adaptive"): sharper, (64, "asentmax"): other, (64, "ssmax"): start}
-    for n, level in ((16, 99.5), (256, 12.0)):
-        cells |= {(n, study.OWN): [level] * 3, (n, "adaptive"): [level - 2, level - 1, level]}
-    seeds = models_of(cells)
-    tests = study.compared(seeds)
-    assert tests.filter(pl.col("n") != 64)["p_value"].to_list() == [None, None]
-    alone = scipy.stats.ttest_rel(sharper, start)
-    row = tests.filter(n=64, test="adaptive").row(0, named=True)
-    assert row["p_value"] == pytest.approx(3 * alone.pvalue)  # by Holm, the least of three
-    assert row["difference"] == pytest.approx(-5)
-    assert row["interval"] == pytest.approx((alone.confidence_interval().high - alone.confidence_interval().low) / 2)
-    assert dict(tests.filter(n=64).select("test", "p_value").rows())["ssmax"] == 1
-    *_, line = study.accuracy_table(seeds, tests).splitlines()
-    assert line == "| sort, 64 items | softmax | 60.0 | – | +0.0 ± 5.0 | **-5.0 ± 1.2** |"
 
 
 @pytest.mark.rare

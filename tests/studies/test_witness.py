@@ -58,16 +58,14 @@ def test_loss_and_gradients_are_those_of_the_package(preset: str, monkeypatch: p
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("preset", ["paper", "paper_float32"])
-@pytest.mark.parametrize("name", NORMALIZERS)
-def test_answers_are_those_of_the_package(preset: str, name: str, monkeypatch: pytest.MonkeyPatch):
-    config, parameters = model_of(preset, monkeypatch)
-    batch = sample(jax.random.key(1), 256, 1024)
-    here = nnx.merge(witness.STRUCTURE, parameters)(*batch[:3], witness.NORMALIZERS[name]).argmax(-1)
+def test_answers_are_those_of_the_package(monkeypatch: pytest.MonkeyPatch):
+    config, parameters = model_of("paper", monkeypatch)
+    batch = sample(jax.random.key(1), 128, 1024)
     model = nnx.merge(build_run(config).structure, parameters)
-    there = model(batch, NORMALIZERS[name]).scores.argmax(-1)
-    assert (here == there).mean() > 0.98
-    assert 0.2 < (here == batch.answer).mean() < 0.95
+    for name, of_package in NORMALIZERS.items():
+        here = nnx.merge(witness.STRUCTURE, parameters)(*batch[:3], witness.NORMALIZERS[name]).argmax(-1)
+        assert (here == model(batch, of_package).scores.argmax(-1)).mean() > 0.98
+        assert 0.2 < (here == batch.answer).mean() < 0.95
 
 
 @pytest.mark.full
@@ -90,7 +88,7 @@ def test_the_fit_is_that_of_the_package(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.full
 def test_it_trains(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(witness, "CHUNK", 200)
+    monkeypatch.setattr(witness, "CHUNK", 100)
     keys = jax.random.split(jax.random.key(0), 2)
     state, first = witness.train(witness.start(keys), keys)
     _, later = witness.train(state, jax.random.split(jax.random.key(1), 2))

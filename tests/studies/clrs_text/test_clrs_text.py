@@ -37,7 +37,7 @@ def texts(task):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("task", [SMALL, pytest.param(SPELLED, marks=pytest.mark.full)])
+@pytest.mark.parametrize("task", [SMALL, SPELLED])
 def test_a_batch_has_a_text_of_every_algorithm_and_length_in_rows(task):
     found = []
     for text, answer, there in texts(task):
@@ -57,7 +57,7 @@ def test_a_batch_has_a_text_of_every_algorithm_and_length_in_rows(task):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("task", [SMALL, pytest.param(SPELLED, marks=pytest.mark.full)])
+@pytest.mark.parametrize("task", [SMALL, SPELLED])
 def test_answers_are_read_where_the_token_before_them_stands(task):
     of = batch(task)
     tokens, text = of.tokens[0].reshape(-1), of.text[0].reshape(-1)

@@ -1,4 +1,3 @@
-import numpy as np
 import polars as pl
 import pytest
 
@@ -29,41 +28,9 @@ def answers(gains=GAINS):
 SWAPPED = {"softmax": 0, "adaptive": 12}
 
 
-def test_a_base_model_is_one_sample_however_many_its_runs():
-    found = page.contrasts(answers()).filter(
-        regime="adaptive", against="softmax", algorithm="insertion_sort", lengths="40 to 64"
-    )
-    (row,) = found.to_dicts()
-    assert row["models"] == 3
-    assert row["mean"] == pytest.approx(10)
-    assert row["high"] - row["mean"] == pytest.approx(4.3027 * 5 / np.sqrt(3), abs=1e-3)  # t of 2 degrees of freedom
-    assert 3 < row["boot_low"] < 6  # of models that gain 5 to 15, in runs that differ by 4
-    line = page.contrasts_table(page.contrasts(answers())).splitlines()[2]
-    assert line.startswith("| adaptive temperature | softmax | +10.0 ± 12.4 |")
-
-
-def test_gains_are_told_from_the_untuned_model():
-    found = page.contrasts(answers())
-    against = found.filter(against=page.UNTUNED, algorithm="insertion_sort", lengths="40 to 64")
-    assert dict(against.select("regime", "mean").rows()) == {"softmax": 2, "adaptive": 12}
-
-
-def test_algorithms_that_are_not_learned_take_no_part():
-    assert set(page.contrasts(answers())["algorithm"]) == {"minimum", "insertion_sort"}
-    losses = page.swapped_losses(answers())
-    assert set(losses["algorithm"]) == {"minimum", "insertion_sort"}
-    assert set(losses["gain"].round(6)) == {-12.0}
-
-
 def test_base_models_that_lack_a_regime_do_not_count():
     part = answers().filter((pl.col("seed") < 2) | (pl.col("regime") != "constant"))
     assert set(page.contrasts(part)["models"]) == {2}
-
-
-def test_the_bootstrap_is_of_base_models_and_runs():
-    one, other = np.array([[10.0, 10.0], [20.0, 20.0]]), np.zeros((2, 2))
-    assert page.bootstrap(one, other) == (10.0, 20.0)
-    assert page.bootstrap(np.array([[0.0, 8.0]]), np.zeros((1, 2))) == (0.0, 8.0)
 
 
 def test_a_directory_without_answers_is_named(tmp_path):

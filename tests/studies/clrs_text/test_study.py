@@ -23,7 +23,7 @@ def batch():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["softmax", "adaptive", pytest.param("ssmax", marks=pytest.mark.full)])
+@pytest.mark.parametrize("name", ["softmax", "adaptive", "ssmax"])
 def test_the_numbers_of_a_regime_make_the_registered_normalizer(name):
     parameters = nnx.to_pure_dict(nnx.state(TASK.build("softmax", nnx.Rngs(0)), nnx.Param))
     own = study.with_head_numbers(parameters, TASK.heads, jnp.asarray(study.REGIMES[name].data()[0]))

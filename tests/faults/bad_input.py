@@ -78,7 +78,6 @@ CALLS: tuple[tuple[Any, ...], ...] = (
     (partial(sj.Normalizer, map=type(sj.softmax)), "map is the class Softmax", "must be a map", "Softmax()"),
     (partial(sj.normalizer, None), "normalizer is None", "the name of one", "called as jax.nn.softmax"),
     # Attention
-    (partial(attention, normalizer=type(sj.softmax)), "the class Softmax", "a Normalizer", "give Softmax()"),
     (partial(attention, normalizer=jnp.tanh), "the function tanh", "called as f(logits of shape (2, 3), -1, where)"),
     (partial(attention, normalizer=lambda z, axis, where: z[0]), "gives the shape (3,)", "logits of shape (2, 3)"),
     (partial(attention, implementation="stream"), "'stream'", "did you mean 'streaming'"),

@@ -36,9 +36,8 @@ def test_every_algorithm_is_measured_and_shown_under_every_normalizer(tmp_path, 
     assert frame.columns == ["algorithm", "normalizer", "n", "seed", "accuracy"]
     assert [row[:4] for row in frame.rows()] == cells
     summary = json.loads((tmp_path / "out" / "evaluation.json").read_text())["summary"]
-    assert [(row["algorithm"], row["normalizer"], row["n"], row["p"] is None) for row in summary] == [
-        (*cell[:3], cell[1] == "softmax") for cell in cells
-    ]
+    assert [(row["algorithm"], row["normalizer"], row["n"]) for row in summary] == [cell[:3] for cell in cells]
+    assert all(row["p"] is None for row in summary)  # untrained, so nothing is right that could be tested
     assert all(row["low"] <= row["accuracy"] <= row["high"] for row in summary)
     printed = capsys.readouterr().out
     assert all(name in printed for name in TASK.algorithms)

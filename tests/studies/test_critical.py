@@ -7,7 +7,6 @@ from studies import critical
 from studies.common import start
 
 
-@pytest.mark.full
 def test_the_rule_grows_with_the_length_and_is_never_softer_than_the_model():
     assert critical.beta_at(64, 0.5, 16) == 4.0
     assert critical.beta_at(64, 0.01, 16) == 1.0

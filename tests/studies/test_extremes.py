@@ -16,7 +16,6 @@ def frame_of(rows):
     return pl.DataFrame(rows, COLUMNS, orient="row")
 
 
-@pytest.mark.full
 def test_the_largest_weight_is_one_half_where_it_is():
     gap = 0.3  # a row of two logits: the weight is 1/2 at β = 0 alone, of ten others at log(9)/gap
     weights = [1 / (1 + 9 * math.exp(-beta * gap)) for beta in BETAS]
@@ -24,7 +23,6 @@ def test_the_largest_weight_is_one_half_where_it_is():
     assert math.isnan(half_weight(BETAS, [0.1] * len(BETAS)))
 
 
-@pytest.mark.full
 def test_the_least_loss_is_found_between_the_temperatures():
     losses = [(math.log(beta) - 1.1) ** 2 for beta in BETAS]
     assert least_loss(BETAS, losses) == pytest.approx(math.exp(1.1), rel=1e-9)

@@ -37,7 +37,6 @@ def test_accuracies_are_those_of_each_sequence(monkeypatch):
     assert np.mean(np.isclose(*by_test)) < 0.9
 
 
-@pytest.mark.full
 def test_calibration_gives_each_head_of_each_layer_a_number(monkeypatch):
     monkeypatch.setattr(study, "CALIBRATION_STEPS", 2)
     found = study.calibrated(CONFIG, parameters(), 0, "ssmax")

@@ -128,7 +128,7 @@ def test_a_task_with_a_model_of_ones_own_is_trained_fitted_and_reported(module, 
         module.main()
 
     command(train, f"{module}:CONFIG", "--workdir", "run")
-    sizes = ("--lengths", 32, "--sets", 4, "--trust-code")
+    sizes = ("--lengths", 8, 32, "--sets", 8, "--trust-code")
     command(fit, "--checkpoint", "run", *sizes, "--degree", 1, "--criterion", "inputs", "--output", "run")
     assert (tmp_path / "run" / "temperature.json").exists()
     command(report, "run", *sizes, "--normalizers", "softmax", "adaptive", "--output", "report")
@@ -137,6 +137,6 @@ def test_a_task_with_a_model_of_ones_own_is_trained_fitted_and_reported(module, 
     assert "The best temperature of a row" in page
     assert not (tmp_path / "report" / "weights.html").exists()  # which items matter is known of max retrieval only
     accuracy = pl.read_csv(tmp_path / "report" / "accuracy.csv")
-    assert accuracy.select("normalizer", "n", "seed").unique().height == 4
+    assert accuracy.select("normalizer", "n", "seed").unique().height == 8
     softmax, adaptive = (accuracy.filter(normalizer=name)["entropy"].to_numpy() for name in ("softmax", "adaptive"))
     assert (adaptive < softmax).all()  # its weights were replaced

@@ -35,9 +35,9 @@ BOUNDS = {
 STROKES = ([1, 4], [1, 0], [5, 2, 1, 2])
 """Of its bounds in this order: dots, a line, dots and dashes."""
 LOSSES = {
-    "dispersion": "right under hardmax, less those right under this normalizer",
-    "key": "right with all weight on the true item, wrong under hardmax",
-    "value": "wrong with all weight on the true item",
+    "dispersion": "hardmax answers more",
+    "key": "only the true item alone answers",
+    "value": "nothing answers",
 }
 
 

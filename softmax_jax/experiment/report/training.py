@@ -1,4 +1,4 @@
-"""What training reached: its loss and accuracy by step in a chart, and in sentences what the models have learned."""
+"""Draws loss and accuracy of a training by step, and says in sentences what the models have learned."""
 
 import dataclasses
 from pathlib import Path

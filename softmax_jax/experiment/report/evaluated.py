@@ -85,7 +85,7 @@ class Evaluated:
 
     @functools.cached_property
     def right(self) -> dict[Cell, Bool[np.ndarray, " sets"]]:
-        """Whether each set of each seed is answered right."""
+        """Says of each set of each seed whether it is answered right."""
         return {
             (name, measured.n): measured.values["accuracy"][:, :, place].ravel() > 50
             for measured in self.measured

@@ -1,5 +1,6 @@
 """Finds the results on a page that no claim computes from data: python -m docs.claims.walk [PAGE ...]."""
 
+import functools
 import importlib
 import pkgutil
 import re
@@ -59,6 +60,7 @@ def unclaimed(page: str, sentences: list[str]) -> Iterator[str]:
             yield f"{text[max(start - 60, 0) : start]}[{match[0]}]{text[end : end + 60]}"
 
 
+@functools.cache
 def sentences_by_page() -> dict[str, list[str]]:
     """Returns the sentences that claims compute and the settings that modules name, by page."""
     sentences: dict[str, list[str]] = {}

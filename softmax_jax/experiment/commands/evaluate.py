@@ -14,6 +14,7 @@ from softmax_jax.experiment.commands.output import (
     RESULTS,
     check_directory,
     counted,
+    fit_command,
     program,
     recorded_options,
     results_of,
@@ -40,7 +41,6 @@ from softmax_jax.experiment.measures.runs import (
     DEFAULT_NORMALIZERS,
     RECIPE,
     Loaded,
-    fits_beside,
     lengths_to_show,
     load_runs,
     numbered,
@@ -94,8 +94,9 @@ class Arguments:
             task.check_length("--lengths", length)
         if self.lengths or self.full or task.measures_every_length:
             return self.lengths or task.test_lengths
-        *_, last_but_one, longest = lengths_to_show(task.test_lengths, most=COLUMNS)
-        return (*(length for length in task.test_lengths if length <= last_but_one), longest)
+        shown = lengths_to_show(task.test_lengths, most=COLUMNS)
+        last_but_one, longest = shown[-2:][0], shown[-1]  # the same where there is one length
+        return (*(length for length in task.test_lengths if length <= last_but_one and length < longest), longest)
 
 
 def evaluation_of(run: Loaded, arguments: Arguments, parts: Parts) -> Evaluation:
@@ -176,11 +177,11 @@ def next_step(paths: Sequence[Path], run: Loaded, trusted: str = "") -> str:
 
     `trusted` are options that loading these runs takes.
     """
-    place, fit = typed_path(paths[0]), f"{program('fit')} --checkpoint"
     if len(paths) == 1 and not run.labels and paths[0].resolve() == (SHIPPED / RECIPE).resolve():
-        return f"{fit} {place} --quick  # refits the curve from entropy to temperature, in about a minute"
-    if len(paths) == 1 and not run.labels and paths[0].is_dir() and not fits_beside(paths[0], run.parameters):
-        return f"{fit} {place} --output {place}{trusted}  # fits a temperature to these models"
+        quick = f"--checkpoint {typed_path(paths[0])} --quick"
+        return f"{program('fit')} {quick}  # refits the curve from entropy to temperature, in about a minute"
+    if len(paths) == 1 and (fit := fit_command(run)):
+        return fit
     return f"{program('report')} {' '.join(map(typed_path, paths))}{trusted}  # the same in charts, and why"
 
 

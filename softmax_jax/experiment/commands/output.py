@@ -21,6 +21,7 @@ from softmax_jax.normalizers.user_modules import OF_A_MODULE
 from softmax_jax.refusal import Refusal
 
 if TYPE_CHECKING:
+    from softmax_jax.experiment.measures.runs import Loaded
     from softmax_jax.experiment.training.config import Config
 
 RESULTS = Path("results")
@@ -111,6 +112,16 @@ def trust_option(*configs: "Config") -> str:
 
     names = [text for config in configs for text in (config.normalizer, name_of(config.task))]
     return " --trust-code" * any(map(OF_A_MODULE.fullmatch, names))
+
+
+def fit_command(run: "Loaded") -> str | None:
+    """Returns the command that fits a temperature to a run, into its directory; None if one lies there or cannot."""
+    from softmax_jax.experiment.measures.runs import fits_beside  # here, as it loads flax
+
+    if not run.path.is_dir() or run.labels or fits_beside(run.path, run.parameters):
+        return None
+    place = f"--checkpoint {typed_path(run.path)} --output {typed_path(run.path)}{trust_option(run.config)}"
+    return f"{program('fit')} {place}  # fits a temperature to these models"
 
 
 def counted(number: int, noun: str) -> str:

@@ -12,6 +12,7 @@ from softmax_jax.experiment.commands.output import (
     RESULTS,
     check_directory,
     counted,
+    fit_command,
     program,
     results_of,
     trust_option,
@@ -29,7 +30,7 @@ from softmax_jax.experiment.commands.parse import (
     parse,
     within,
 )
-from softmax_jax.experiment.measures.runs import DEFAULT_NORMALIZERS, Loaded, fits_beside, load_runs
+from softmax_jax.experiment.measures.runs import DEFAULT_NORMALIZERS, Loaded, load_runs
 from softmax_jax.experiment.measures.table import TOP
 from softmax_jax.experiment.report.page import write_page
 from softmax_jax.experiment.report.sections import sections_of
@@ -87,9 +88,9 @@ def report(arguments: Arguments) -> None:
 
 def next_step(run: Loaded) -> str:
     """Returns the command to go on with: a fit to the run, if it has none, or else every measure of it in numbers."""
+    if fit := fit_command(run):
+        return fit
     place, trusted = typed_path(run.path), trust_option(run.config)
-    if run.path.is_dir() and not run.labels and not fits_beside(run.path, run.parameters):
-        return f"{program('fit')} --checkpoint {place} --output {place}{trusted}  # fits a temperature to these models"
     return f"{program('evaluate')} --checkpoint {place} --full{trusted}  # every measure at every length, with tests"
 
 

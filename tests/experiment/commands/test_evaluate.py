@@ -28,6 +28,11 @@ def test_every_length_to_4096_and_16384_is_measured_and_in_full_all_of_the_task_
     assert Arguments().lengths_of(Sort()) == Sort().test_lengths
 
 
+def test_a_task_with_one_length_is_measured_at_it(monkeypatch):
+    monkeypatch.setattr(Sort, "test_lengths", (8,))
+    assert Arguments().lengths_of(Sort()) == (8,)
+
+
 def test_the_next_command_is_a_fit_to_a_run_that_has_none_and_never_the_one_that_was_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("x").mkdir()

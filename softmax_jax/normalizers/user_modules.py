@@ -140,5 +140,5 @@ def require_trust(text: str, file: Path) -> None:
     if named and not is_trusted(text):
         raise Refusal(
             f"{file} names {shown(text)}, and importing {named[1]} would run its code: if you trust it, "
-            "type that name yourself, as in --normalizers or softmax_jax.normalizer(...), or give --trust-code"
+            "type that name yourself in a command or in code, or give --trust-code"
         )

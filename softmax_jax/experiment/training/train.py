@@ -18,6 +18,7 @@ from softmax_jax.experiment.training.distributed import any_process, gathered
 from softmax_jax.experiment.training.progress import Log
 from softmax_jax.experiment.training.run import Run, TrainState, build_run, resolve_start
 from softmax_jax.experiment.training.run_directory import Chunk, RunDirectory
+from softmax_jax.experiment.training.soundness import require_sound
 from softmax_jax.experiment.training.trainer import Metrics, chunk_trainer
 from softmax_jax.refusal import NotFiniteError
 
@@ -41,9 +42,10 @@ def train(config: Config, workdir: Path | str, console: Console) -> TrainState:
     Raises:
         NotFiniteError: when a loss is not finite, after the last good state was saved.
         Interrupted: after Ctrl-C or SIGTERM, after the last state was saved.
-        Refusal: with nothing written, for what `build_run` refuses and for a directory that another run is in; and when
-            the disk is full, which loses no more than the steps since the newest checkpoint.
+        Refusal: with nothing written, for what `require_sound` and `build_run` refuse and for a directory that another
+            run is in; and when the disk is full, which loses no more than the steps since the newest checkpoint.
     """
+    require_sound(config.task, config.normalizer)
     run = build_run(resolve_start(config))
     directory = RunDirectory(run, workdir)
     with _heard_signals(console) as signals, _progress(run.config, console) as report:

@@ -6,10 +6,13 @@ import sys
 import polars as pl
 import pytest
 
-from softmax_jax.experiment.commands import fit, report, train
+from softmax_jax.experiment.commands import fit, report, train as train_command
 from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.tasks import TASKS, name_of, task_class
-from softmax_jax.experiment.training.config import from_settings, read_config, settings_of
+from softmax_jax.experiment.training.config import Config, from_settings, read_config, settings_of
+from softmax_jax.experiment.training.progress import plain_console
+from softmax_jax.experiment.training.soundness import require_sound
+from softmax_jax.experiment.training.train import train
 from softmax_jax.normalizers import user_modules
 
 MINE = """
@@ -118,6 +121,50 @@ def test_a_task_that_lacks_a_member_or_its_settings_is_refused_in_one_line(modul
         task_class(f"{module}:Plain")
 
 
+BLIND = """
+
+class Mean(nnx.Module):
+    def __init__(self, rngs):
+        self.classify = nnx.Linear(1, 3, rngs=rngs)
+
+    def __call__(self, numbers):
+        return self.classify(numbers.mean(-1, keepdims=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Blind(Largest):
+    def build(self, normalizer, rngs):
+        return Mean(rngs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Empty(Largest):
+    def training_batch(self, seed, step):
+        return ()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "normalizer", "words"),
+    [
+        ("Largest", "ssmax", "is the same under ssmax as under softmax: let `build` give its normalizer"),
+        ("Blind", "softmax", "has no attention to measure"),
+        ("Empty", "softmax", "a training_batch without arrays"),
+    ],
+)
+def test_a_task_that_could_not_be_judged_is_refused_before_it_is_trained(module, tmp_path, kind, normalizer, words):
+    with (tmp_path / f"{module}.py").open("a") as file:
+        file.write(BLIND)
+    task = task_class(f"{module}:{kind}")()
+    with pytest.raises(ValueError, match=words):
+        train(Config(task, normalizer=normalizer), tmp_path / "run", plain_console())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_plain_model_takes_a_softmax_of_another_name(module):
+    require_sound(task_class(f"{module}:Largest")(), "jax.nn:softmax")
+
+
 @pytest.mark.full
 def test_a_task_with_a_model_of_ones_own_is_trained_fitted_and_reported(module, tmp_path, monkeypatch):
     """Five members make a task; every command takes it."""
@@ -127,7 +174,7 @@ def test_a_task_with_a_model_of_ones_own_is_trained_fitted_and_reported(module, 
         monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, words)])
         module.main()
 
-    command(train, f"{module}:CONFIG", "--workdir", "run")
+    command(train_command, f"{module}:CONFIG", "--workdir", "run")
     sizes = ("--lengths", 8, 32, "--sets", 8, "--trust-code")
     command(fit, "--checkpoint", "run", *sizes, "--degree", 1, "--criterion", "inputs", "--output", "run")
     assert (tmp_path / "run" / "temperature.json").exists()

@@ -81,6 +81,7 @@ SETTINGS: dict[str, tuple[object, str]] = {
     "l2 ": ("x" * 10**5, "l2 is 'xxx"),
     "learning_rate": (float("inf"), "--learning-rate is inf"),
     "task": (["sort"], "task is ['sort']"),
+    "task ": ("srt", "did you mean 'sort'"),
     "normalizer": ("softmaxx", "unknown normalizer 'softmaxx'"),
     "normalizer ": ("(" * 10**5, "cannot read the normalizer"),
     "normalizer  ": ("ssmax(s=1e999)", "s is inf"),

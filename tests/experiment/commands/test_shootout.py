@@ -13,7 +13,6 @@ from softmax_jax.experiment.tasks import TASKS, task_class
 from softmax_jax.experiment.tasks.hidden_signal import Signal
 from softmax_jax.experiment.training.config import Config, changed
 from softmax_jax.normalizers.registry import METHODS
-from softmax_jax.refusal import Refusal
 from tests.experiment.report.test_shootout import made
 
 TASK = Signal(length=8, features=8, sequences=16, batch=8, hidden=4, heads=2, layers=1)
@@ -44,21 +43,6 @@ def test_a_task_of_ones_own_is_trained_as_those_of_the_small_transformer(tmp_pat
     assert (type(config.task).__name__, config.task.longest) == ("Mine", 8)
     assert (config.steps, config.learning_rate) == (2 * preset.chunk, preset.learning_rate)
     assert arguments.runs == Path("runs/shootout/tasks-of-mine-mine")
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("sigal", "did you mean 'signal'"),
-        ("max-retrieval", "must be transformer-max-retrieval"),
-        ("clrs_text", "has tables of its own: type python"),
-        ("nowhere:Mine", "cannot be imported"),
-        ("math:pi", "must hold a class of that name that derives from Task"),
-    ],
-)
-def test_any_other_task_is_refused(name, words):
-    with pytest.raises(Refusal, match=words):
-        Arguments(task=name)
 
 
 @pytest.fixture(scope="module")

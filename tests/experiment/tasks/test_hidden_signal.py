@@ -5,7 +5,6 @@ import pytest
 import scipy.stats
 
 from softmax_jax.experiment.tasks.hidden_signal import NOISE, Signal
-from softmax_jax.refusal import Refusal
 from tests.tiers import full_except
 
 CHANCE = 1e-4
@@ -93,18 +92,3 @@ def test_the_answer_is_read_from_the_mean_or_the_last_position():
     scores = jax.random.normal(jax.random.key(0), (3, 5, 4))
     np.testing.assert_allclose(Signal(pooling="mean").answers(scores), np.asarray(scores).mean(1), atol=1e-6)
     np.testing.assert_array_equal(Signal(pooling="last").answers(scores), scores[:, 4])
-
-
-@pytest.mark.parametrize(
-    ("sizes", "words"),
-    [
-        ({"length": 8, "signal_length": 9}, "--signal-length is 9.*at most the length, 8"),
-        ({"length": 0}, "--length is 0; it must be from 1"),
-        ({"classes": 17, "features": 16}, "--classes is 17.*from 2 to 16"),
-        ({"hidden": 10, "heads": 4}, "--hidden is 10.*multiple of --heads, 4"),
-        ({"dropout": 1.0}, "--dropout is 1"),
-    ],
-)
-def test_sizes_that_make_no_task_are_refused_by_the_name_of_their_option(sizes, words):
-    with pytest.raises(Refusal, match=words):
-        Signal(**sizes)

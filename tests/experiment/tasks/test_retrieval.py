@@ -123,8 +123,6 @@ def test_lengths_run_from_two_to_the_longest_and_what_is_beyond_is_zero_and_mask
         assert not inputs[:, items:, CODE:-1].any()
 
 
-def test_sizes_that_make_no_task_are_refused_by_the_name_of_their_option():
-    with pytest.raises(ValueError, match="--length is 1"):
-        Sort(length=1)
+def test_a_length_without_a_pair_is_refused():
     with pytest.raises(ValueError, match=rf"a length is 1.*to {POSITIONS}"):
         Sort().test_batch(jax.random.key(0), 1, 4)

@@ -125,16 +125,6 @@ def test_a_checkpoint_that_names_no_precision_is_float32():
     assert from_settings(settings).task == MaxRetrieval(matmul="float32")
 
 
-def test_an_unknown_precision_or_place_is_named():
-    unknown: list[tuple[dict[str, Any], str]] = [
-        ({"matmul": "bfloat"}, "--matmul is 'bfloat'"),
-        ({"rounded": "input"}, "'inputs'"),
-    ]
-    for settings, words in unknown:
-        with pytest.raises(ValueError, match=f"{words}.*did you mean|did you mean {words}"):
-            MaxRetrieval(**settings)
-
-
 def test_a_precision_that_the_device_lacks_is_named(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     assert products.precisions("bfloat16", "all") == ("bfloat16",) * 3

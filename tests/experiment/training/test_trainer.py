@@ -15,7 +15,6 @@ from softmax_jax.experiment.training.config import Config, changed
 from softmax_jax.experiment.training.optimizers import build_schedule
 from softmax_jax.experiment.training.run import TrainState, build_run
 from softmax_jax.normalizers.registry import normalizer
-from softmax_jax.refusal import Refusal
 
 SMALL = Config(MaxRetrieval(batch=16, min_items=2, max_items=4, width=8), steps=40, seeds=2, chunk=20)
 
@@ -152,21 +151,3 @@ def test_seeds_that_devices_cannot_share_evenly_train_as_each_alone():
     (together, metrics), (alone, _) = (trainer.chunk_trainer(run)(run.initial_state(), 0, 4) for run in runs)
     assert metrics.loss.shape == (3,)
     assert all_close(jax.tree.map(lambda leaf: leaf[2:], together.parameters), alone.parameters, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"optimizer": "chain"}, "chain"),
-        ({"optimizer": "chain(clip_by_globl_norm(1.0), adam)"}, "did you mean 'clip_by_global_norm'"),
-        ({"optimizer": "chain(clip(1.0), adam"}, "calls of such"),
-        ({"schedule_options": {"warmup": 1.0}}, "warmup"),
-        ({"schedule_options": {"value": 0.5}}, "must be given as --learning-rate"),
-        ({"schedule": "warmup_cosine_decay_schedule"}, "warmup_steps"),
-        ({"steps": 0}, "--steps is"),
-        ({"l2": float("nan")}, "--l2 is"),
-    ],
-)
-def test_settings_that_make_no_run_are_named(change, words):
-    with pytest.raises(Refusal, match=words):
-        build_run(changed(SMALL, **change))

@@ -181,19 +181,3 @@ def test_a_directory_goes_on_with_its_own_settings(tmp_path):
     dataclasses.replace(asked, seeds=5).begin("cpu")
     with pytest.raises(ValueError, match=r"has models of most_steps=400, not 50: choose another --workdir"):
         dataclasses.replace(asked, most_steps=50).begin("cpu")
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"regimes": ("ssmax",)}, "softmax must be first"),
-        ({"regimes": ("softmax", "ssmaxx")}, "ssmax"),
-        ({"workdir": Path("runs/[1]")}, "has one of"),
-        ({"most_steps": 70}, "multiples of 5 and 50"),
-        ({"lengths": (4, 4)}, "--lengths has 4 twice"),
-        ({"longer": (16, 20)}, "--lengths with --longer has 16 twice"),
-    ],
-)
-def test_bad_options_are_refused(options, problem):
-    with pytest.raises(ValueError, match=problem):
-        pretrained.Arguments(**options)

@@ -25,13 +25,11 @@ print(os.environ["XLA_FLAGS"])
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("flags", [None, "as in the tests"])
-def test_commands_and_tests_compile_as_users_programs_do(flags):
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS" or flags}
+def test_commands_and_tests_compile_as_users_programs_do():
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     ran = subprocess.run([sys.executable, "-c", AS_A_COMMAND], env=environment, capture_output=True, text=True)
-    given = {flag.split("=")[0] for flag in ran.stdout.split()}
-    assert given
-    assert given <= set(FLAGS)
+    for given in (ran.stdout, os.environ["XLA_FLAGS"]):
+        assert set() < {flag.split("=")[0] for flag in given.split()} <= set(FLAGS)
 
 
 def test_a_device_that_is_not_there_is_said_in_one_line_and_what_is_printed_is_no_markup(monkeypatch, capsys):
@@ -48,7 +46,7 @@ def test_a_device_that_is_not_there_is_said_in_one_line_and_what_is_printed_is_n
     assert re.fullmatch(r"error: JAX_PLATFORMS is '\w+', and JAX finds no such device .*\n", capsys.readouterr().err)
 
 
-DEFECTS = (ValueError, OSError, KeyError, TypeError, ZeroDivisionError, FloatingPointError, RuntimeError, UnicodeError)
+DEFECTS = (ValueError, OSError, TypeError, RuntimeError)
 PARTS = [(evaluate, "load_runs", ()), (report, "sections_of", ()), (train, "train", ("quick", "--workdir", "run"))]
 
 

@@ -27,7 +27,7 @@ def fought(directory, config=CONFIG, names=NAMES, lengths=(16,)):
 OWN = [name for name in TASKS if not task_class(name).grouped_by]
 
 
-@pytest.mark.parametrize("name", [*OWN, *(name.replace("_", "-") for name in OWN if name != "max_retrieval"), "signal"])
+@pytest.mark.parametrize("name", [*OWN, "multi-query"])
 def test_every_task_of_the_table_is_taken_by_its_name(name):
     config = Arguments(task=name).config()
     assert config.task == task_class(name.replace("-", "_"))()

@@ -68,13 +68,9 @@ UNREADABLE: dict[str, tuple[Callable[[Path], None], str]] = {
 
 SETTINGS: dict[str, tuple[object, str]] = {
     "seeds": (0, "--seeds is 0"),
-    "seeds  ": (10**9, "--seeds is 1000000000"),
     "seeds   ": ("two", "seeds is 'two'"),
-    "seeds    ": (True, "seeds is True"),
     "first_seed": (2**31 - 1, "--first-seed is 2147483647"),
-    "steps": (-5, "--steps is -5"),
     "steps ": (10**4000, "--steps is 1000"),
-    "width": (10**8, "--width is 100000000"),
     "width  ": (None, "width is None"),
     "max_items": (10**9, "--max-items is 1000000000"),
     "l2": (float("nan"), "--l2 is nan"),

@@ -11,7 +11,7 @@ from softmax_jax.experiment.training.config import Config, changed
 from softmax_jax.experiment.training.run import build_model, build_run
 from studies import trained_or_swapped as study
 
-TASK = MultiQuery(length=6, hidden=8, heads=2, queries=3, batch=4)
+TASK = MultiQuery(length=6, hidden=8, heads=2, layers=1, queries=3, batch=4)
 CONFIG = Config(TASK, steps=4, seeds=1, normalizer="ssmax", chunk=4)
 
 

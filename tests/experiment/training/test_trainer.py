@@ -145,8 +145,8 @@ class Whole(MaxRetrieval):
 
 @pytest.mark.full
 def test_seeds_that_devices_cannot_share_evenly_train_as_each_alone():
-    options = {"optimizer": "adamw", "optimizer_options": {"weight_decay": 0.1}, "learning_rate": 0.01}
-    config = Config(Whole(batch=4, min_items=2, max_items=2, width=4), seeds=3, l2=0.0, **options)
+    task = Whole(batch=4, min_items=2, max_items=2, width=4)
+    config = Config(task, seeds=3, l2=0.0, optimizer="sgd", learning_rate=0.1)
     runs = map(build_run, (config, changed(config, seeds=1, first_seed=2)))
     (together, metrics), (alone, _) = (trainer.chunk_trainer(run)(run.initial_state(), 0, 4) for run in runs)
     assert metrics.loss.shape == (3,)

@@ -101,16 +101,8 @@ def test_a_model_is_tuned_under_every_regime_and_tested(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrained, "load", lambda name: Model("tiny", parameters(), SIZES, cast(Any, None)))
     monkeypatch.setattr(pretrained, "BLOCK_STEPS", 2)
     monkeypatch.setattr(pretrained, "SAVED_EVERY", 0)
-    asked = pretrained.Arguments(
-        lengths=(3,),
-        longer=(4,),
-        seeds=1,
-        batch=1,
-        most_steps=4,
-        sets=25,
-        regimes=("softmax", "ssmax"),
-        workdir=tmp_path,
-    )
+    few = {"lengths": (3,), "longer": (4,), "seeds": 1, "batch": 1, "most_steps": 4, "sets": 25}
+    asked = pretrained.Arguments(**few, regimes=("softmax", "ssmax"), workdir=tmp_path)
     pretrained.study(asked)
     answers, heads, parts = (
         pl.read_csv(tmp_path / f"pretrained_{name}.csv", schema_overrides={"right": pl.String})
@@ -154,7 +146,7 @@ class Adding(pretrained.Programs):
         return pretrained.State(moved, state.optimizer + first), 0.5, [0.01 * first]
 
 
-@pytest.mark.parametrize(("steps", "ends", "at"), [(None, 200, 50), (None, 200, 100), (None, 200, 150), (50, 100, 50)])
+@pytest.mark.parametrize(("steps", "ends", "at"), [(None, 200, 100), (50, 100, 50)])
 def test_what_was_stopped_goes_on_to_the_same_model(tmp_path, monkeypatch, steps, ends, at):
     monkeypatch.setattr(pretrained, "SAVED_EVERY", 0)
     monkeypatch.chdir(tmp_path)

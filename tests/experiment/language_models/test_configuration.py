@@ -25,6 +25,7 @@ MISTRAL, QWEN2 = ({"architectures": [f"{name}ForCausalLM"]} for name in ("Mistra
 METADATA = {"general.architecture": "qwen2", "qwen2.block_count": 4, "qwen2.context_length": 512}
 METADATA |= {"qwen2.attention.head_count": 4, "qwen2.attention.head_count_kv": 2}
 METADATA |= {"qwen2.attention.layer_norm_rms_epsilon": 1e-5}
+LLAMA = {"general.architecture": "llama"}
 SLIDES = {"use_sliding_window": True, "sliding_window": 8}
 ALTERNATE = ["full_attention", "sliding_attention"] * 2
 
@@ -68,10 +69,17 @@ def test_each_architecture_has_its_own_window(tmp_path, changes, window, windowe
         ({"partial_rotary_factor": 0.3}, {"rotary": 2}),  # of 2.4, as transformers and vLLM truncate
         ({"rotary_dim": 4}, {"rotary": 4}),
         ({"num_key_value_heads": None}, {"key_heads": 4}),
+        ({"qwen2.rope.dimension_count": 8}, {"rotary": None}),
+        ({"qwen2.rope.dimension_count": 4}, {"rotary": 4}),
+        ({"qwen2.attention.sliding_window": 512}, {"window": None}),  # which hides nothing
+        (LLAMA | {"llama.attention.scale": 0.1}, {"scale": 0.1}),
+        (LLAMA | {"llama.attention.scale": 0.0}, {"scale": None}),
     ],
 )
-def test_sizes_are_those_of_the_configuration(tmp_path, changes, expected):
-    assert dataclasses.asdict(described(tmp_path, **changes).sizes).items() >= expected.items()
+def test_sizes_are_those_of_the_configuration_or_the_metadata(tmp_path, changes, expected):
+    gguf = any("." in key for key in changes)
+    sizes = (described_metadata if gguf else described)(tmp_path, **changes).sizes
+    assert dataclasses.asdict(sizes).items() >= expected.items()
 
 
 def test_key_heads_that_are_not_told_are_those_of_transformers(tmp_path):
@@ -89,7 +97,6 @@ def test_key_heads_that_are_not_told_are_those_of_transformers(tmp_path):
         ({"architectures": "LlamaForCausalLM"}, "architectures is 'LlamaForCausalLM': it must name one"),
         ({"model_type": "mixtral"}, "model_type is 'mixtral': this decoder computes 'llama' only"),
         ({"auto_map": {"AutoModel": "x.Y"}}, "auto_map is {'AutoModel': 'x.Y'}: it names code that comes with"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config is .* the weights are quantized"),
         ({"attention_multiplier": 0.1}, "attention_multiplier is 0.1: this decoder does not know the key"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu': this decoder computes 'silu' or 'swish' only"),
         ({"num_hidden_layers": True}, "num_hidden_layers is True: it must be"),
@@ -101,7 +108,6 @@ def test_key_heads_that_are_not_told_are_those_of_transformers(tmp_path):
         ({"head_dim": 16}, "heads have 16 features by the file and 8 by its queries"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan: it must be a number from 1e-30 to 1"),
         ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 500}}, "rope_theta is 10000.0: it is 500 among"),
-        ({"rope_scaling": {"type": "linear", "factor": 2}}, "rope_scaling is .* scales the rotary positions"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "rope_parameters is .* scales the rotary"),
         ({"rope_parameters": [1]}, "rope_parameters is .1.: it must be an object"),
         ({"rotary_dim": 3}, "3 of 8 features of a head turn .rotary_dim.: they turn in pairs"),
@@ -115,20 +121,14 @@ def test_key_heads_that_are_not_told_are_those_of_transformers(tmp_path):
         (QWEN2 | SLIDES | {"max_window_layers": -1}, "max_window_layers is -1: it must be"),
         # Metadata of GGUF
         ({"general.architecture": None}, "does not say general.architecture"),
-        ({"general.architecture": 7}, "holds the architecture 7: it must be one of llama, qwen2"),
         ({"general.type": "adapter"}, "general.type is 'adapter': this decoder computes 'model' only"),
         ({"qwen2.attention.head_count_kv": 3}, "4 heads and 3 by qwen2.attention.head_count_kv"),
         ({"qwen2.attention.key_length": 16}, "heads have 16 features by the file and 8 by its queries"),
         ({"qwen2.attention.value_length": 16}, "qwen2.attention.value_length is 16"),
         ({"qwen2.attention.scale": 0.1}, "qwen2.attention.scale is 0.1"),
         ({"qwen2.attention.sliding_window": 8}, "qwen2.attention.sliding_window is 8: whether the model has it"),
-        ({"qwen2.rope.freq_base": float("inf")}, "qwen2.rope.freq_base is inf"),
         ({"qwen2.rope.dimension_count": 3}, "3 of 8 features of a head turn .qwen2.rope.dimension_count."),
-        ({"qwen2.rope.scaling.type": "yarn"}, "qwen2.rope.scaling.type is 'yarn'"),
-        (
-            {"general.architecture": "llama", "llama.rope.dimension_count": 4},
-            "llama.rope.dimension_count is 4: a llama turns all 8 features",
-        ),
+        (LLAMA | {"llama.rope.dimension_count": 4}, "llama.rope.dimension_count is 4: a llama turns all 8 features"),
         ({"llama.attention.scale": 0.1}, "llama.attention.scale is 0.1: this decoder does not know the key"),
         ({"tokenizer.ggml.add_space_prefix": True}, "tokenizer.ggml.add_space_prefix is True"),
         ({"general.a\nb": 1}, r"general.a.nb is 1: this decoder does not know the key"),
@@ -138,21 +138,6 @@ def test_a_configuration_that_is_not_computed_is_refused_by_its_key(tmp_path, ch
     gguf = any("." in key for key in changes)
     with pytest.raises(Refusal, match=f"^{re.escape(str(tmp_path))}/{'x.gguf' if gguf else 'config.json'}.*{said}"):
         (described_metadata if gguf else described)(tmp_path, **changes)
-
-
-@pytest.mark.parametrize(
-    ("kind", "key", "value", "expected"),
-    [
-        ("qwen2", "rope.dimension_count", 8, {"rotary": None}),
-        ("qwen2", "rope.dimension_count", 4, {"rotary": 4}),
-        ("qwen2", "attention.sliding_window", 512, {"window": None}),  # which hides nothing
-        ("llama", "attention.scale", 0.1, {"scale": 0.1}),
-        ("llama", "attention.scale", 0.0, {"scale": None}),
-    ],
-)
-def test_metadata_tell_what_turns_and_a_scale(tmp_path, kind, key, value, expected):
-    sizes = described_metadata(tmp_path, **{"general.architecture": kind, f"{kind}.{key}": value}).sizes
-    assert dataclasses.asdict(sizes).items() >= expected.items()
 
 
 @pytest.mark.parametrize(

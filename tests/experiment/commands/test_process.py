@@ -84,28 +84,6 @@ def test_what_no_defect_is_ends_in_one_line(error, status, said, capsys):
     assert printed.startswith(f"error: {said}")
 
 
-AGAIN = """
-import jax, sys
-from pathlib import Path
-from softmax_jax.experiment.commands.process import CompiledPrograms
-CompiledPrograms(Path(sys.argv[1])).keep()
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-hits = []
-jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if "cache_hit" in event else None)
-print(float(jax.jit(lambda x: x * 3.0)(2.0)), len(hits) > 0)
-"""
-
-
-@pytest.mark.full
-def test_compiled_programs_are_found_again_by_the_next_process(tmp_path):
-    environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
-    (tmp_path / "file").write_text("in the way")
-    for place, said in (("cache", "6.0 False\n"), ("cache", "6.0 True\n"), ("file/cache", "6.0 False\n")):
-        command = [sys.executable, "-c", AGAIN, tmp_path / place]
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert (ran.returncode, ran.stderr, ran.stdout) == (0, "", said)
-
-
 def test_the_cache_is_jax_own_or_in_the_users_cache_directory(tmp_path, monkeypatch):
     names = ("jax_compilation_cache_dir", "jax_enable_compilation_cache")
     before = {name: jax.config.values[name] for name in names}

@@ -66,14 +66,14 @@ def test_formulas_come_with_numbers_and_sources_and_weights_with_their_sum():
 
 @pytest.mark.full
 def test_the_sweep_weighs_rows_of_each_length_as_if_nothing_were_masked():
-    lengths = (1, 4, 9)
+    lengths = (1, 4, 9, 33)
     swept = report.sweep(NAMED, lengths)
     for name, weights in swept.items():
         for n, weight in zip(lengths, weights):
             logits = np.where(np.arange(n) == 0, 3.0, 0.5 * np.cos(0.1 * np.arange(n))).astype(np.float32)
             assert weight == pytest.approx(float(NAMED[name](jnp.asarray(logits))[0]), abs=1e-6)
     row = cells(report.sweep_table(swept, lengths))["softmax"]
-    assert row == {str(lengths[index]): f"{swept['softmax'][index]:.4f}" for index in (0, 1, 2)}
+    assert row == {str(lengths[index]): f"{swept['softmax'][index]:.4f}" for index in (0, 2, 3)}
 
 
 def test_results_are_means_with_intervals_and_tests_and_the_best_of_each_column_is_marked():

@@ -49,7 +49,7 @@ def folder(tmp_path):
     return tmp_path / "folder"
 
 
-def run(place, *command, path=ROOT):
+def run(place, *command, path: object = ROOT):
     """What Python says of a command in a folder."""
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     environment |= {"PYTHONPATH": str(path)}

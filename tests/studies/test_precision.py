@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import jax
 import ml_dtypes
@@ -43,7 +44,7 @@ def test_the_ceiling_falls_with_length_and_with_spacing():
 DATA = Path(__file__).parents[2] / "docs" / "data" / "precision_study"
 
 
-def kept(name):
+def kept(name: str) -> Any:
     return pl.read_csv(DATA / f"{name}.csv")
 
 

@@ -74,7 +74,7 @@ def identical(a, b):
 
 
 def test_a_function_on_visible_items_sees_all_of_them(task):
-    batch = jax.jit(task.training_batch)(SEED, jnp.int32(0))
+    batch = fresh_batch(task, jax.random.key(1), 5, 4)
 
     def total(parameters, batch, more):
         return parameters * batch.answer.sum() + more

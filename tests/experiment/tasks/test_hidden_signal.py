@@ -28,11 +28,13 @@ def drawn(task, sets, seed=3):
     return jax.jit(lambda: task.test_batch(jax.random.key(seed), task.length, sets))()
 
 
+training_batch = jax.jit(lambda task, seed, step: task.training_batch(seed, step), static_argnums=0)
+
+
 def epoch_of(task, epoch=0, seed=3):
     """The batches of an epoch, each as rows."""
     steps = epoch * task.steps_per_epoch + np.arange(task.steps_per_epoch, dtype=np.int32)
-    batch = jax.jit(task.training_batch)
-    return [rows(batch(jnp.int32(seed), jnp.asarray(step)).inputs) for step in steps]
+    return [rows(training_batch(task, jnp.int32(seed), jnp.asarray(step)).inputs) for step in steps]
 
 
 def test_classes_and_places_are_balanced():

@@ -36,12 +36,9 @@ BESIDE = {
 """What users import from a module: results of public functions, and what is no part of `sj`."""
 
 
-def test_every_public_name_stands_once_and_nothing_else():
+def test_every_public_name_stands_once_and_nothing_else_and_is_there():
     beside = [f"{module}.{name}" for module, names in BESIDE.items() for name in names]
     assert sorted(SHOWN) == sorted([*(f"softmax_jax.{name}" for name in sj.__all__), *beside])
-
-
-def test_what_stands_beside_the_public_names_is_there():
     for module, names in BESIDE.items():
         assert names <= vars(importlib.import_module(module)).keys()
 

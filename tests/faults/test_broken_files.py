@@ -4,9 +4,9 @@ import contextlib
 import gc
 import json
 import os
-import pickle
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -87,12 +87,6 @@ def files_of(directory):
     return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
-def test_such_a_pickle_creates_a_file_when_it_is_loaded(tmp_path):
-    damage.do("pickle", tmp_path / "file", tmp_path / "canary")
-    pickle.loads((tmp_path / "file").read_bytes()).close()
-    assert (tmp_path / "canary").exists()
-
-
 @every_kind
 def test_a_damaged_file_of_a_checkpoint_is_refused_by_name(copy, canary, kind):
     files = files_of(copy / "parameters")
@@ -106,6 +100,8 @@ def test_a_damaged_file_of_a_checkpoint_is_refused_by_name(copy, canary, kind):
             path.write_bytes(data)
     (copy / "parameters" / "more").write_text("more")
     refused(lambda: load_checkpoint(copy), "more has another SHA-256 than its SHA256SUMS says")
+    damage.do(kind, copy / "config.json", canary)
+    refused(lambda: load_checkpoint(copy), "config.json")
 
 
 def resumed(path):
@@ -125,17 +121,6 @@ def test_a_run_is_left_as_it_is_until_its_damaged_checkpoint_is_removed(whole, c
     assert same(state, whole[1][0])
 
 
-@every_kind
-def test_damaged_settings_of_a_run_are_refused(copy, canary, kind):
-    damage.do(kind, copy / "config.json", canary)
-    refused(lambda: load_checkpoint(copy), "config.json")
-
-
-def test_settings_that_are_not_those_of_the_checkpoints_are_refused(copy):
-    (copy / "config.json").write_text(json.dumps(settings_of(CONFIG) | {"l2": 0.5}))
-    refused(lambda: load_checkpoint(copy), "l2=0.001, not 0.5")
-
-
 def test_a_name_that_is_not_in_utf8_is_refused_before_its_checkpoint_is_called_damaged(tmp_path):
     path = tmp_path / "l\udcc3\udca4ufe"  # as Python reads läufe where the locale knows ASCII only
     path.mkdir()
@@ -145,26 +130,16 @@ def test_a_name_that_is_not_in_utf8_is_refused_before_its_checkpoint_is_called_d
     assert list(path.iterdir()) == []
 
 
-def test_too_little_memory_is_no_damage_of_a_checkpoint(copy, monkeypatch):
-    def load(*arguments):
-        raise MemoryError
-
-    monkeypatch.setattr(checkpoint.ocp, "load", load)
+def test_too_little_memory_and_defects_in_saving_are_no_damage(copy, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint.ocp, "load", mock.Mock(side_effect=MemoryError))
     with pytest.raises(MemoryError):
         load_checkpoint(copy)
-
-
-def test_a_defect_in_saving_is_not_told_as_a_disk_that_cannot_be_written(tmp_path, monkeypatch):
-    def save(*arguments):
-        raise ValueError("boom")
-
-    monkeypatch.setattr(checkpoint.ocp, "save", save)
-    with pytest.raises(ValueError, match="boom") as raised:
+    monkeypatch.setattr(checkpoint.ocp, "save", mock.Mock(side_effect=ZeroDivisionError))
+    with pytest.raises(ZeroDivisionError):
         checkpoint.write_checkpoint(tmp_path / "1", {}, {})
-    assert not isinstance(raised.value, Refusal)
 
 
-NO_SETTINGS = ("[1]", "null", '{"task": 3}', '{"steps": [1]}', '{"lengths": 1}')
+NO_SETTINGS = ("[1]", '{"steps": [1]}', '{"lengths": 1}')
 NO_OBJECT = ("[" * 10**5, '"text"', "1" * 10**4)
 
 
@@ -209,14 +184,13 @@ def test_no_file_of_a_run_is_waited_for_or_read_to_no_end(copy, kind, name):
     refused(lambda: load_checkpoint(copy), words)
 
 
-@pytest.mark.parametrize("kind", damage.UNREADABLE)
+@pytest.mark.parametrize("kind", [kind for kind in damage.UNREADABLE if kind != "loop"])  # which is as no file
 def test_nor_are_metrics_fits_and_models(copy, tmp_path, kind):
     make, words = damage.UNREADABLE[kind]
-    if kind != "loop":  # which is as no file
-        make(copy / "metrics.jsonl")
-        refused(lambda: resumed(copy), copy / "metrics.jsonl", words)
-        make(tmp_path / "fit.json")
-        refused(lambda: TemperatureFit.load(tmp_path / "fit.json"), tmp_path / "fit.json", words)
+    make(copy / "metrics.jsonl")
+    refused(lambda: resumed(copy), copy / "metrics.jsonl", words)
+    make(tmp_path / "fit.json")
+    refused(lambda: TemperatureFit.load(tmp_path / "fit.json"), tmp_path / "fit.json", words)
     if kind == "large":
         make(tmp_path / "x.msgpack")
         refused(lambda: load_checkpoint(tmp_path / "x.msgpack"), words)
@@ -241,10 +215,8 @@ def first_of(change):
 
 ARRAYS = {
     "fewer columns": (first_of(lambda a: a[:, 1:]), "attention_key/bias has shape (2, 3) and type float32"),
-    "more seeds": (first_of(lambda a: jnp.concatenate([a, a])), "attention_key/bias has shape (4, 4)"),
     "whole numbers": (first_of(lambda a: a.astype(jnp.int32)), "and type int32"),
     "NaN": (first_of(lambda a: a.at[0, 0].set(jnp.nan)), "attention_key/bias holds NaN or an infinite number"),
-    "infinity": (first_of(lambda a: a.at[0, 0].set(jnp.inf)), "attention_key/bias holds NaN or an infinite number"),
     "one fewer": (lambda tree: {name: tree[name] for name in tree if name != "read_in"}, "read_in/bias is missing"),
     "one more": (lambda tree: tree | {"more": jnp.ones(3)}, "more is no array of such a run"),
 }
@@ -309,16 +281,11 @@ def test_a_run_names_no_fit_outside_of_its_directory(copy, tmp_path, monkeypatch
 
 
 @every_kind
-def test_a_damaged_fit_is_refused(tmp_path, canary, kind):
-    path = Path(shutil.copy(PAPER / "temperature.json", tmp_path))
+def test_a_fit_that_is_damaged_or_to_other_parameters_is_refused(copy, canary, kind):
+    path = Path(shutil.copy(PAPER / "temperature.json", copy))
+    refused(lambda: fits_beside(copy, {}), "was fitted to other parameters", "run fit_temperature.py")
     damage.do(kind, path, canary)
     refused(lambda: TemperatureFit.load(path), path, "fit_temperature.py")
-
-
-def test_a_fit_to_other_parameters_is_not_taken_for_that_of_the_checkpoint(copy):
-    shutil.copy(PAPER / "temperature.json", copy)
-    parameters = load_checkpoint(copy)[1]
-    refused(lambda: fits_beside(copy, parameters), "was fitted to other parameters", "run fit_temperature.py")
 
 
 @pytest.mark.parametrize("kind", ["truncated", "emptied", "pickle"])

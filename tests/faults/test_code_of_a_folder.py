@@ -37,19 +37,7 @@ assert sys.path == before
 """
 """What stands in a console script, with the recorder."""
 TRAIN = "softmax-jax train quick --steps 10 --chunk 5 --batch 4 --min-items 2 --max-items 3 --width 8"
-FIT = "softmax-jax fit --checkpoint runs/quick --output runs/quick --lengths 2 16 64 --sets 64"
 EVALUATE = "softmax-jax evaluate --checkpoint runs/quick --lengths 4 --sets 8 --normalizers softmax"
-COMMANDS = {
-    "trained": (TRAIN, EVALUATE),
-    "others": (
-        "softmax-jax vectors vectors",
-        TRAIN,
-        FIT,
-        "softmax-jax report runs/quick --lengths 16 64 --sets 4 --normalizers softmax",
-        "softmax-jax shootout --epochs 1 --seeds 1 --hidden 8 --normalizers softmax",
-    ),
-}
-"""Command lines of one process each; `check` imports what `vectors` does."""
 
 
 @pytest.fixture
@@ -61,17 +49,16 @@ def folder(tmp_path):
     return tmp_path / "folder"
 
 
-def run(folder, *lines):
-    """Runs the command lines one after the other, in one process, as most of the time goes into imports."""
+def run(place, *command, path: object = ROOT):
+    """What Python says of a command in a folder."""
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    command = (sys.executable, folder.parent / "bin" / "softmax-jax", *lines)
-    environment |= {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    environment |= {"PYTHONPATH": str(path)}
+    return subprocess.run((sys.executable, *command), cwd=place, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("name", ["trained", pytest.param("others", marks=pytest.mark.rare)])
-def test_no_command_runs_code_of_the_folder_that_it_runs_in(name, folder):
-    done = run(folder, *COMMANDS[name])
+def test_no_command_runs_code_of_the_folder_that_it_runs_in(folder):
+    """One after the other, in one process, as most of the time goes into imports."""
+    done = run(folder, folder.parent / "bin" / "softmax-jax", TRAIN, EVALUATE)
     assert [path.name for path in (folder.parent / "bin" / "sung").iterdir()] == []
     assert done.returncode == 0, done.stderr
     assert {"jax", "numpy", "tyro", "rich"} < {path.stem for path in folder.glob("*.py")}  # each had its canary
@@ -84,6 +71,13 @@ def mine(logits, axis=-1, where=None):
     import late
     return beside.scaled(late.squared(logits))
 """
+BESIDE = {
+    "beside": "from importlib import import_module\nscaled = import_module('deeper').double",
+    "deeper": "def double(x): return 2 * x",
+    "late": "import numpy, even_later\ndef squared(x): return x**2",
+    "even_later": "",
+    "lonely": "",
+}
 USE = """
 import os, sys, tempfile
 import numpy as np, softmax_jax as sj
@@ -103,17 +97,10 @@ except ModuleNotFoundError:
 def test_a_typed_module_finds_those_beside_it_now_and_later_and_nobody_else_does(spec, tmp_path):
     module = spec.partition(":")[0].replace(".", "/")
     (tmp_path / module).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / f"{module}.py").write_text(MINE)
-    (tmp_path / "beside.py").write_text("from importlib import import_module\nscaled = import_module('deeper').double")
-    (tmp_path / "deeper.py").write_text("def double(x): return 2 * x")
-    (tmp_path / "late.py").write_text("import numpy, even_later\ndef squared(x): return x**2")
-    for name in ("even_later", "lonely"):
-        (tmp_path / f"{name}.py").touch()
-    for name in ("fqdn", "idna", "webcolors"):
-        (tmp_path / f"{name}.py").write_text("raise AssertionError('jsonschema found it')")
-    command = (sys.executable, "-P", "-c", USE, spec)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    files = BESIDE | dict.fromkeys(("fqdn", "idna", "webcolors"), "raise AssertionError('jsonschema found it')")
+    for name, text in (files | {module: MINE}).items():
+        (tmp_path / f"{name}.py").write_text(text)
+    done = run(tmp_path, "-P", "-c", USE, spec)
     assert (done.stdout, done.stderr) == ("not found\n", "")
 
 
@@ -131,7 +118,6 @@ def test_python_m_seeks_nothing_in_the_folder_once_a_command_runs(folder):
     """Before, Python itself seeks there; of the package of the repository it is the place."""
     (folder / "tyro.py").write_text("raise AssertionError('it runs')")
     for place, words in {folder: ("vectors", "--help"), ROOT: ("train", "quick", "--help")}.items():
-        environment = {**os.environ, "PYTHONPATH": str(ROOT) * (place == folder)}
-        command = (sys.executable, "-m", "softmax_jax.experiment.commands", *words)
-        done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
+        path = ROOT if place == folder else ""
+        done = run(place, "-m", "softmax_jax.experiment.commands", *words, path=path)
         assert done.stdout.startswith(f"example: softmax-jax {words[0]} "), done.stderr

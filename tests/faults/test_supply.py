@@ -51,15 +51,3 @@ def test_the_pins_are_within_the_ranges_of_the_project(extra):
         for pin in pinned[canonicalize_name(requirement.name)]:
             (version,) = pin.specifier
             assert requirement.specifier.contains(version.version), pin
-
-
-@pytest.mark.full
-def test_all_files_name_one_version_of_a_package():
-    """Or one for each range of Python versions."""
-    versions = defaultdict(list)
-    for path in (RUNTIME, *FILES.values()):
-        for package, requirements in pins(path).items():
-            versions[package] += requirements
-    for package, requirements in versions.items():
-        one_version = len({pin.specifier for pin in requirements}) == 1
-        assert one_version or all("python_full_version" in str(pin.marker) for pin in requirements), package

@@ -1,3 +1,4 @@
+import contextlib
 import json
 
 import polars as pl
@@ -12,7 +13,7 @@ from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.temperature import checkpoint_sha256
 from studies import ablation
 from studies.ablation import ACCURACIES, losses
-from studies.common import SOFT_TO_SHARP, start
+from studies.common import SOFT_TO_SHARP
 from studies.recipes import Recipe
 
 TINY = Config(MaxRetrieval(batch=16, min_items=16, width=8), steps=160, seeds=2, l2=0.0, learning_rate=3e-3)
@@ -72,32 +73,24 @@ def test_accuracies_of_other_parameters_are_not_taken_for_those_of_a_checkpoint(
     settings = {"lengths": [16], "sets": 8, "normalizers": [*SOFT_TO_SHARP, "adaptive"]}
     settings |= {"versions": ablation.versions()}
     arguments = Recipe("as shipped", "paper", config), SHIPPED / "paper", tmp_path, asked, Console(quiet=True)
-    for digest, kept in [(checkpoint_sha256(parameters), True), ("of others", False)]:
+    for digest in ("of others", checkpoint_sha256(parameters)):
         content = {"settings": settings | {"checkpoint_sha256": digest}, "rows": [["softmax", 16, 0, 99.0]]}
         (tmp_path / "accuracies.json").write_text(json.dumps(content))
-        if kept:
+        with contextlib.nullcontext() if digest != "of others" else pytest.raises(TypeError, match="NoneType"):
             assert ablation.measured(*arguments).rows() == [("softmax", 16, 0, 99.0)]
-        else:
-            with pytest.raises(TypeError, match="NoneType"):
-                ablation.measured(*arguments)
 
 
 @pytest.mark.rare
-def test_the_study_writes_its_tables_into_a_page_and_keeps_its_runs(tmp_path, monkeypatch, capsys):
+def test_the_study_writes_its_tables_into_a_page_and_keeps_its_runs(tmp_path, typed):
     page = tmp_path / "page.md"
     page.write_text("".join(f"<!-- {name} -->\n<!-- /{name} -->\n" for name in ablation.Arguments.tables))
     sizes = "--steps 16 --batch 4 --seeds 2 --lengths 16 32 --sets 8 --groups steps width"
     places = f"--output {tmp_path}/out --workdir {tmp_path}/runs --page {page}"
-    monkeypatch.setattr("sys.argv", ["ablation", *sizes.split(), *places.split()])
-    start(ablation.Arguments, "", ablation.study)
+    typed(ablation, *sizes.split(), *places.split())
     tables = page.read_text()
-    assert "| base |" in tables
-    assert "| paper |" in tables
-    assert "8 steps" not in tables  # which is in the file only
+    assert [words in tables for words in ("| base |", "| paper |", "8 steps")] == [True, True, False]
     assert "steps,8 steps," in (tmp_path / "out" / "losses.csv").read_text()
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names >= {"accuracy.csv", "losses.csv", "pairs.csv", "ablation.json", "tables.md", "losses.png"}
-    capsys.readouterr()
-    start(ablation.Arguments, "", ablation.study)
-    assert "measuring" not in capsys.readouterr().out
+    assert "measuring" not in typed(ablation, *sizes.split(), *places.split())
     assert page.read_text() == tables

@@ -4,7 +4,6 @@ import pytest
 
 from softmax_jax.experiment.training.run_directory import SHIPPED
 from studies import critical
-from studies.common import start
 
 
 def test_the_rule_grows_with_the_length_and_is_never_softer_than_the_model():
@@ -13,12 +12,11 @@ def test_the_rule_grows_with_the_length_and_is_never_softer_than_the_model():
 
 
 @pytest.mark.full
-def test_the_study_measures_writes_and_continues(tmp_path, monkeypatch, capsys):
-    sizes = ["--sets", "8", "--quick", "--lengths", "32", "--checkpoints", str(SHIPPED / "near_ties")]
-    places = ["--workdir", str(tmp_path / "runs"), "--output", str(tmp_path / "out")]
-    monkeypatch.setattr("sys.argv", ["critical", *sizes, *places])
-    monkeypatch.setattr(critical, "NEAREST_OF", (1, 4))
-    start(critical.Arguments, "", critical.study)
+def test_the_study_measures_writes_and_continues(tmp_path, monkeypatch, typed):
+    words = ["--sets", 8, "--quick", "--lengths", 32, "--checkpoints", SHIPPED / "near_ties"]
+    words += ["--workdir", tmp_path / "runs", "--output", tmp_path / "out"]
+    monkeypatch.setattr(critical, "NEAREST_OF", (4,))
+    typed(critical, *words)
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"rules.png", "rules.csv", "near_ties.csv"}
     betas = pl.read_csv(tmp_path / "out" / "betas.csv")
     assert betas["n"].unique().sort().to_list() == [16, 32]
@@ -26,7 +24,6 @@ def test_the_study_measures_writes_and_continues(tmp_path, monkeypatch, capsys):
     measured = (tmp_path / "out" / "accuracy.csv").read_text()
     monkeypatch.setattr(critical, "evaluate", None)  # nothing is measured again
     monkeypatch.setattr(critical, "at_training_length", None)
-    start(critical.Arguments, "", critical.study)
+    assert "wrote" in typed(critical, *words)
     assert (tmp_path / "out" / "accuracy.csv").read_text() == measured
     assert np.isfinite(betas["critical"].to_numpy()).all()
-    assert "wrote" in capsys.readouterr().out

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import jax
 import ml_dtypes
@@ -11,7 +12,7 @@ from softmax_jax.experiment.measures.sets import set_keys
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.tasks.rounded_products import BITS, PRECISIONS
 from studies.ceilings import ceilings
-from studies.precision import Arguments, equivalent, models_of_all_runs, read_recipes, ties
+from studies.precision import equivalent, models_of_all_runs, ties
 
 ROUNDED = {"bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
 
@@ -40,42 +41,19 @@ def test_the_ceiling_falls_with_length_and_with_spacing():
     assert abs(short[1] - 98.6) < 3  # by an independent count over many sets; five deviations of 256
 
 
-def test_a_directory_without_recipes_of_precision_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"--recipes is .*: it must hold what studies.ablation --groups precision"):
-        read_recipes(tmp_path)
-
-
 DATA = Path(__file__).parents[2] / "docs" / "data" / "precision_study"
 
 
-@pytest.fixture(scope="module")
-def kept():
-    """What the page is made from."""
-    return {path.stem: pl.read_csv(path) for path in DATA.glob("*.csv")}
+def kept(name: str) -> Any:
+    return pl.read_csv(DATA / f"{name}.csv")
 
 
-def test_the_ceiling_of_drawn_sets_is_the_expected_one(kept):
-    of_seeds = pl.concat([kept["ceilings"].drop("run"), kept["recipe_ceilings"]])
+def test_the_ceiling_of_drawn_sets_is_the_expected_one():
+    of_seeds = pl.concat([kept("ceilings").drop("run"), kept("recipe_ceilings")])
     for (precision, n), drawn in of_seeds.filter(pl.col("precision").is_in(list(BITS))).group_by("precision", "n"):
         # A set's chance to be guessed has at most this deviation, as it lies between 0 and 1.
         deviation = 50 / (512 * drawn.height) ** 0.5
         assert abs(drawn["ceiling"].mean() - expected_ceiling(str(precision), int(n))) < 4 * deviation
-
-
-@pytest.mark.full
-def test_nothing_answers_more_than_its_ceiling_beyond_chance(kept):
-    of_paper = kept["accuracy"].join(kept["ceilings"], on=["n", "seed"])
-    read_recipes = kept["recipes"].join(kept["recipe_ceilings"], on=["precision", "n", "seed"])
-    for both in (of_paper, read_recipes):
-        # Some thousand cells, of which one may lie four and a half deviations beyond.
-        assert (both["accuracy"] - both["ceiling"] <= 4.5 * both["deviation"] + 1e-3).all()
-
-
-@pytest.mark.full
-def test_errors_at_short_lengths_are_ties(kept):
-    softmax = kept["accuracy"].filter(normalizer="softmax").group_by("n").agg(pl.mean("wrong_untied", "accuracy"))
-    for n, wrong_untied, accuracy in softmax.rows():
-        assert wrong_untied < 0.1 * (100 - accuracy), n
 
 
 def test_a_cell_is_equivalent_only_if_its_interval_lies_within_the_margin():
@@ -85,13 +63,9 @@ def test_a_cell_is_equivalent_only_if_its_interval_lies_within_the_margin():
     assert not equivalent(near, 48.0)
 
 
-def test_models_of_all_runs_are_rows_in_the_order_of_runs_and_seeds(kept):
-    lengths, models = models_of_all_runs(kept["accuracy"].sort("accuracy"))
+def test_models_of_all_runs_are_rows_in_the_order_of_runs_and_seeds():
+    accuracy = kept("accuracy")
+    lengths, models = models_of_all_runs(accuracy.sort("accuracy"))
     assert models["softmax"].shape == (20, len(lengths))
-    first = kept["accuracy"].filter(run="paper", normalizer="softmax", seed=3).sort("n")["accuracy"]
+    first = accuracy.filter(run="paper", normalizer="softmax", seed=3).sort("n")["accuracy"]
     assert models["softmax"][3].tolist() == first.to_list()
-
-
-def test_lengths_without_a_published_accuracy_are_refused():
-    with pytest.raises(ValueError, match=r"--lengths is \(48,\): one must be among the published, \(16, 32, "):
-        Arguments(lengths=(48,))

@@ -6,8 +6,8 @@ import pytest
 
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.run_directory import SHIPPED
-from studies.common import SOFT_TO_SHARP, start
-from studies.sharpest import Arguments, NearTies, at_training_length, sharpest, study
+from studies import sharpest
+from studies.sharpest import NearTies, at_training_length
 
 
 @pytest.mark.parametrize(
@@ -19,14 +19,7 @@ from studies.sharpest import Arguments, NearTies, at_training_length, sharpest, 
     ],
 )
 def test_the_choice_is_the_sharpest_within_the_tolerance_of_the_best(accuracies, tolerance, choice):
-    assert sharpest(dict(zip("abcd", accuracies)), tolerance) == choice
-
-
-@pytest.mark.full
-def test_temperatures_are_in_order_from_soft_to_sharp():
-    thetas = [float(found.group(1)) for name in SOFT_TO_SHARP if (found := re.search(r"\((.*)\)", name))]
-    assert thetas == sorted(thetas, reverse=True)
-    assert (SOFT_TO_SHARP[0], SOFT_TO_SHARP[-1]) == ("softmax", "hardmax")
+    assert sharpest.sharpest(dict(zip("abcd", accuracies)), tolerance) == choice
 
 
 @pytest.mark.full
@@ -44,10 +37,8 @@ def test_near_ties_are_harder_than_ordinary_sets_and_one_draw_is_an_ordinary_set
 
 
 @pytest.mark.full
-def test_the_command_names_its_choice(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["sharpest", "--sets", "512"])
-    start(Arguments, "", study)
-    said = capsys.readouterr().out
+def test_the_command_names_its_choice(typed):
+    said = typed(sharpest, "--sets", 512)
     assert re.search(r"16 items, 5,120 sets; the sharpest within 0.1 points of the best: \S+", said)
     assert "hardmax" in said
     assert "below the best" in said

@@ -10,9 +10,8 @@ from softmax_jax.experiment.tasks.retrieval import MultiQuery
 from softmax_jax.experiment.training.config import Config, changed
 from softmax_jax.experiment.training.run import build_model, build_run
 from studies import trained_or_swapped as study
-from studies.common import start
 
-TASK = MultiQuery(length=6, hidden=8, heads=2, queries=3, batch=4)
+TASK = MultiQuery(length=6, hidden=8, heads=2, layers=1, queries=3, batch=4)
 CONFIG = Config(TASK, steps=4, seeds=1, normalizer="ssmax", chunk=4)
 
 
@@ -46,20 +45,16 @@ def test_calibration_gives_each_head_of_each_layer_a_number(monkeypatch):
 
 
 @pytest.mark.rare
-def test_the_study_trains_tests_and_draws_and_keeps_what_it_has(tmp_path, monkeypatch, capsys):
+def test_the_study_trains_tests_and_draws_and_keeps_what_it_has(tmp_path, monkeypatch, typed):
     config = study.Arguments.config
     small = {"steps": 2, "chunk": 2, "seeds": 1, "hidden": 8, "heads": 2, "length": 6, "layers": 1, "batch": 4}
     monkeypatch.setattr(study.Arguments, "config", lambda asked, *names: changed(config(asked, *names), **small))
     monkeypatch.setattr(study, "CALIBRATION_STEPS", 1)
     monkeypatch.setattr(study, "TRAINED", ("asentmax",))
     monkeypatch.setattr(study, "TASKS", ("sort",))
-    arguments = ["--quick", "--output", str(tmp_path), "--workdir", str(tmp_path / "runs")]
-    monkeypatch.setattr("sys.argv", ["trained_or_swapped", *arguments])
-    start(study.Arguments, "", study.study)
+    words = ["--quick", "--output", tmp_path, "--workdir", tmp_path / "runs"]
+    typed(study, *words)
     assert pl.read_csv(tmp_path / "accuracy.csv").height == 2 * (len(study.TESTS) - 1)
     assert (tmp_path / "trained_or_swapped.png").is_file()
-    capsys.readouterr()
-    start(study.Arguments, "", study.study)
-    said = capsys.readouterr().out
-    assert "seed 0" not in said
-    assert "wrote" in said
+    said = typed(study, *words)
+    assert ("seed 0" in said, "wrote" in said) == (False, True)

@@ -33,15 +33,13 @@ def test_results_never_go_over_others_and_the_newest_is_linked(tmp_path, monkeyp
     assert Path("results/evaluate/latest").resolve() == outputs[1].resolve()
 
 
-def test_a_failure_leaves_no_directory_of_results_and_no_link(tmp_path, monkeypatch):
+def test_a_failure_leaves_no_results_and_a_place_that_they_cannot_go_to_is_refused_before_the_work(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ZeroDivisionError), results_of("report", None):
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_place_that_results_cannot_go_to_is_refused_before_the_work(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
     Path("results").mkdir()
     Path("results/evaluate").touch()
     with pytest.raises(Refusal, match="--output is results/evaluate: it must be a directory to write to"):
@@ -50,7 +48,7 @@ def test_a_place_that_results_cannot_go_to_is_refused_before_the_work(tmp_path, 
         raise AssertionError("unreachable")
 
 
-@pytest.mark.parametrize("name", ["first run", "läufe", "it's", "$HOME", "plain"])
+@pytest.mark.parametrize("name", ["läufe", "it's $HOME"])
 def test_the_commands_that_are_printed_name_their_path_as_a_shell_reads_it(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["x.py"])

@@ -83,18 +83,11 @@ def test_every_command_is_listed_with_its_summary(words, monkeypatch, capsys):
         assert f"  {command:<16}{summary.splitlines()[0]}\n" in listed
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("trian",), "Unknown command trian. Did you mean train? The first argument must be one of train, evaluate"),
-        (("train", "papr"), "Unknown preset papr. Did you mean paper? The first argument must be a preset, one of "),
-    ],
-)
-def test_another_name_is_refused_with_the_nearest(words, said, monkeypatch, capsys):
+def test_another_command_is_refused_with_the_nearest(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
-        run(*words, monkeypatch=monkeypatch)
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith(f"error: {said}")
+        run("trian", monkeypatch=monkeypatch)
+    said = "error: Unknown command trian. Did you mean train? The first argument must be one of train, evaluate"
+    assert (ended.value.code, capsys.readouterr().err[: len(said)]) == (2, said)
 
 
 @pytest.mark.parametrize("command", ["evaluate", "language-model"])

@@ -25,13 +25,11 @@ print(os.environ["XLA_FLAGS"])
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("flags", [None, "as in the tests"])
-def test_commands_and_tests_compile_as_users_programs_do(flags):
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS" or flags}
+def test_commands_and_tests_compile_as_users_programs_do():
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     ran = subprocess.run([sys.executable, "-c", AS_A_COMMAND], env=environment, capture_output=True, text=True)
-    given = {flag.split("=")[0] for flag in ran.stdout.split()}
-    assert given
-    assert given <= set(FLAGS)
+    for given in (ran.stdout, os.environ["XLA_FLAGS"]):
+        assert set() < {flag.split("=")[0] for flag in given.split()} <= set(FLAGS)
 
 
 def test_a_device_that_is_not_there_is_said_in_one_line_and_what_is_printed_is_no_markup(monkeypatch, capsys):
@@ -48,7 +46,7 @@ def test_a_device_that_is_not_there_is_said_in_one_line_and_what_is_printed_is_n
     assert re.fullmatch(r"error: JAX_PLATFORMS is '\w+', and JAX finds no such device .*\n", capsys.readouterr().err)
 
 
-DEFECTS = (ValueError, OSError, KeyError, TypeError, ZeroDivisionError, FloatingPointError, RuntimeError, UnicodeError)
+DEFECTS = (ValueError, OSError, TypeError, RuntimeError)
 PARTS = [(evaluate, "load_runs", ()), (report, "sections_of", ()), (train, "train", ("quick", "--workdir", "run"))]
 
 
@@ -84,28 +82,6 @@ def test_what_no_defect_is_ends_in_one_line(error, status, said, capsys):
     printed = capsys.readouterr().err
     assert (ended.value.code, printed.count("\n")) == (status, 1)
     assert printed.startswith(f"error: {said}")
-
-
-AGAIN = """
-import jax, sys
-from pathlib import Path
-from softmax_jax.experiment.commands.process import CompiledPrograms
-CompiledPrograms(Path(sys.argv[1])).keep()
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-hits = []
-jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if "cache_hit" in event else None)
-print(float(jax.jit(lambda x: x * 3.0)(2.0)), len(hits) > 0)
-"""
-
-
-@pytest.mark.full
-def test_compiled_programs_are_found_again_by_the_next_process(tmp_path):
-    environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
-    (tmp_path / "file").write_text("in the way")
-    for place, said in (("cache", "6.0 False\n"), ("cache", "6.0 True\n"), ("file/cache", "6.0 False\n")):
-        command = [sys.executable, "-c", AGAIN, tmp_path / place]
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert (ran.returncode, ran.stderr, ran.stdout) == (0, "", said)
 
 
 def test_the_cache_is_jax_own_or_in_the_users_cache_directory(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """What configurations and arrays of pretrained models say, and what is refused, without a package that reads them."""
 
 import dataclasses
-import json
 import os
 import re
 import struct
@@ -26,6 +25,7 @@ MISTRAL, QWEN2 = ({"architectures": [f"{name}ForCausalLM"]} for name in ("Mistra
 METADATA = {"general.architecture": "qwen2", "qwen2.block_count": 4, "qwen2.context_length": 512}
 METADATA |= {"qwen2.attention.head_count": 4, "qwen2.attention.head_count_kv": 2}
 METADATA |= {"qwen2.attention.layer_norm_rms_epsilon": 1e-5}
+LLAMA = {"general.architecture": "llama"}
 SLIDES = {"use_sliding_window": True, "sliding_window": 8}
 ALTERNATE = ["full_attention", "sliding_attention"] * 2
 
@@ -49,11 +49,8 @@ def described_metadata(path, **changes):
         ({"sliding_window": 8}, None, None),  # a Llama has none
         (MISTRAL, 4096, None),
         (MISTRAL | {"sliding_window": 8}, 8, None),
-        (MISTRAL | {"sliding_window": None}, None, None),
-        (QWEN2 | {"sliding_window": 8, "use_sliding_window": False}, None, None),
         (QWEN2 | SLIDES, None, None),  # from the 28th layer on
         (QWEN2 | SLIDES | {"max_window_layers": 2}, 8, (False, False, True, True)),
-        (QWEN2 | SLIDES | {"max_window_layers": 0}, 8, None),
         (QWEN2 | SLIDES | {"layer_types": ALTERNATE}, 8, (False, True, False, True)),
         (QWEN2 | {"use_sliding_window": True, "layer_types": ALTERNATE}, 4096, (False, True, False, True)),
         (QWEN2 | {"use_sliding_window": True, "sliding_window": None, "max_window_layers": 0}, None, None),
@@ -68,16 +65,21 @@ def test_each_architecture_has_its_own_window(tmp_path, changes, window, windowe
     ("changes", "expected"),
     [
         ({}, {"rotary": None, "scale": None, "base": 10_000.0, "key_heads": 2}),
-        ({"partial_rotary_factor": 1.0, "rope_theta": 500}, {"rotary": None, "base": 500.0}),
-        ({"partial_rotary_factor": 0.5}, {"rotary": 4}),
         ({"rope_parameters": {"partial_rotary_factor": 0.25, "rope_theta": 500}}, {"rotary": 2, "base": 500.0}),
         ({"partial_rotary_factor": 0.3}, {"rotary": 2}),  # of 2.4, as transformers and vLLM truncate
         ({"rotary_dim": 4}, {"rotary": 4}),
         ({"num_key_value_heads": None}, {"key_heads": 4}),
+        ({"qwen2.rope.dimension_count": 8}, {"rotary": None}),
+        ({"qwen2.rope.dimension_count": 4}, {"rotary": 4}),
+        ({"qwen2.attention.sliding_window": 512}, {"window": None}),  # which hides nothing
+        (LLAMA | {"llama.attention.scale": 0.1}, {"scale": 0.1}),
+        (LLAMA | {"llama.attention.scale": 0.0}, {"scale": None}),
     ],
 )
-def test_sizes_are_those_of_the_configuration(tmp_path, changes, expected):
-    assert dataclasses.asdict(described(tmp_path, **changes).sizes).items() >= expected.items()
+def test_sizes_are_those_of_the_configuration_or_the_metadata(tmp_path, changes, expected):
+    gguf = any("." in key for key in changes)
+    sizes = (described_metadata if gguf else described)(tmp_path, **changes).sizes
+    assert dataclasses.asdict(sizes).items() >= expected.items()
 
 
 def test_key_heads_that_are_not_told_are_those_of_transformers(tmp_path):
@@ -93,29 +95,22 @@ def test_key_heads_that_are_not_told_are_those_of_transformers(tmp_path):
     [
         ({"architectures": None}, "holds the architecture 'unknown': it must be one of LlamaForCausalLM"),
         ({"architectures": "LlamaForCausalLM"}, "architectures is 'LlamaForCausalLM': it must name one"),
-        ({"architectures": ["GemmaForCausalLM"]}, "holds the architecture 'GemmaForCausalLM'"),
         ({"model_type": "mixtral"}, "model_type is 'mixtral': this decoder computes 'llama' only"),
         ({"auto_map": {"AutoModel": "x.Y"}}, "auto_map is {'AutoModel': 'x.Y'}: it names code that comes with"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config is .* the weights are quantized"),
         ({"attention_multiplier": 0.1}, "attention_multiplier is 0.1: this decoder does not know the key"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu': this decoder computes 'silu' or 'swish' only"),
-        ({"attention_bias": True}, "attention_bias is True"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers is 0: it must be a whole number from 1 to 10000"),
         ({"num_hidden_layers": True}, "num_hidden_layers is True: it must be"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0: it must be a whole number from 1 to 10000"),
         ({"num_hidden_layers": None}, "does not say num_hidden_layers"),
         ({"num_attention_heads": 5}, "num_attention_heads is 5: the queries have 32 features"),
         ({"num_attention_heads": 32}, "num_attention_heads is 32: the queries have 32 features"),  # of size 1
         ({"num_key_value_heads": 3}, "4 heads and 3 by num_key_value_heads: these must divide"),
         ({"head_dim": 16}, "heads have 16 features by the file and 8 by its queries"),
-        ({"head_dim": None, "hidden_size": 30}, "hidden_size is 30: 4 heads must divide it"),
-        ({"vocab_size": 1e30}, "vocab_size is 1e.30: it must be a whole number"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan: it must be a number from 1e-30 to 1"),
         ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 500}}, "rope_theta is 10000.0: it is 500 among"),
-        ({"rope_scaling": {"type": "linear", "factor": 2}}, "rope_scaling is .* scales the rotary positions"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "rope_parameters is .* scales the rotary"),
         ({"rope_parameters": [1]}, "rope_parameters is .1.: it must be an object"),
         ({"rotary_dim": 3}, "3 of 8 features of a head turn .rotary_dim.: they turn in pairs"),
-        ({"rotary_dim": 16}, "rotary_dim is 16: it must be a whole number from 1 to 8"),
         ({"rotary_dim": 2, "partial_rotary_factor": 0.5}, "rotary_dim is 2: partial_rotary_factor gives 4 of 8"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes': it must be true or false"),
         ({"layer_types": ALTERNATE}, "layer_types is .* the window to other layers"),  # in a Llama
@@ -124,61 +119,25 @@ def test_key_heads_that_are_not_told_are_those_of_transformers(tmp_path):
         (MISTRAL | {"sliding_window": 8, "use_sliding_window": False}, "use_sliding_window is False"),
         (QWEN2 | {"layer_types": ALTERNATE}, "layer_types is .* the window to other layers"),
         (QWEN2 | SLIDES | {"max_window_layers": -1}, "max_window_layers is -1: it must be"),
-    ],
-)
-def test_a_configuration_that_is_not_computed_is_refused_by_its_key(tmp_path, changes, said):
-    with pytest.raises(Refusal, match=f"^{re.escape(str(tmp_path))}/config.json.*{said}"):
-        described(tmp_path, **changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+        # Metadata of GGUF
         ({"general.architecture": None}, "does not say general.architecture"),
-        ({"general.architecture": 7}, "holds the architecture 7: it must be one of llama, qwen2"),
         ({"general.type": "adapter"}, "general.type is 'adapter': this decoder computes 'model' only"),
-        ({"split.count": 2}, "split.count is 2"),
-        ({"qwen2.block_count": 0}, "qwen2.block_count is 0"),
-        ({"qwen2.attention.head_count": [4, 4, 4, 4]}, "qwen2.attention.head_count is .4, 4, 4, 4."),
         ({"qwen2.attention.head_count_kv": 3}, "4 heads and 3 by qwen2.attention.head_count_kv"),
         ({"qwen2.attention.key_length": 16}, "heads have 16 features by the file and 8 by its queries"),
         ({"qwen2.attention.value_length": 16}, "qwen2.attention.value_length is 16"),
         ({"qwen2.attention.scale": 0.1}, "qwen2.attention.scale is 0.1"),
         ({"qwen2.attention.sliding_window": 8}, "qwen2.attention.sliding_window is 8: whether the model has it"),
-        ({"qwen2.attention.causal": False}, "qwen2.attention.causal is False"),
-        ({"qwen2.attention.layer_norm_rms_epsilon": "1e-5"}, "layer_norm_rms_epsilon is '1e-5'"),
-        ({"qwen2.rope.freq_base": float("inf")}, "qwen2.rope.freq_base is inf"),
         ({"qwen2.rope.dimension_count": 3}, "3 of 8 features of a head turn .qwen2.rope.dimension_count."),
-        ({"qwen2.rope.scaling.type": "yarn"}, "qwen2.rope.scaling.type is 'yarn'"),
-        ({"qwen2.rope.scaling.factor": 4.0}, "qwen2.rope.scaling.factor is 4.0"),
-        (
-            {"general.architecture": "llama", "llama.rope.dimension_count": 4},
-            "llama.rope.dimension_count is 4: a llama turns all 8 features",
-        ),
+        (LLAMA | {"llama.rope.dimension_count": 4}, "llama.rope.dimension_count is 4: a llama turns all 8 features"),
         ({"llama.attention.scale": 0.1}, "llama.attention.scale is 0.1: this decoder does not know the key"),
-        ({"tokenizer.ggml.precompiled_charsmap": [1]}, "precompiled_charsmap is .1.: this decoder does not know"),
         ({"tokenizer.ggml.add_space_prefix": True}, "tokenizer.ggml.add_space_prefix is True"),
         ({"general.a\nb": 1}, r"general.a.nb is 1: this decoder does not know the key"),
     ],
 )
-def test_metadata_that_are_not_computed_are_refused_by_their_key(tmp_path, changes, said):
-    with pytest.raises(Refusal, match=f"^{re.escape(str(tmp_path))}/x.gguf.*{said}"):
-        described_metadata(tmp_path, **changes)
-
-
-@pytest.mark.parametrize(
-    ("kind", "key", "value", "expected"),
-    [
-        ("qwen2", "rope.dimension_count", 8, {"rotary": None}),
-        ("qwen2", "rope.dimension_count", 4, {"rotary": 4}),
-        ("qwen2", "attention.sliding_window", 512, {"window": None}),  # which hides nothing
-        ("llama", "attention.scale", 0.1, {"scale": 0.1}),
-        ("llama", "attention.scale", 0.0, {"scale": None}),
-    ],
-)
-def test_metadata_tell_what_turns_and_a_scale(tmp_path, kind, key, value, expected):
-    sizes = described_metadata(tmp_path, **{"general.architecture": kind, f"{kind}.{key}": value}).sizes
-    assert dataclasses.asdict(sizes).items() >= expected.items()
+def test_a_configuration_that_is_not_computed_is_refused_by_its_key(tmp_path, changes, said):
+    gguf = any("." in key for key in changes)
+    with pytest.raises(Refusal, match=f"^{re.escape(str(tmp_path))}/{'x.gguf' if gguf else 'config.json'}.*{said}"):
+        (described_metadata if gguf else described)(tmp_path, **changes)
 
 
 @pytest.mark.parametrize(
@@ -187,23 +146,19 @@ def test_metadata_tell_what_turns_and_a_scale(tmp_path, kind, key, value, expect
         ("[]", r"holds \[\]: it must be an object"),
         ("{", "cannot be read: Expecting property name"),
         ('{"a": 1, "b": 2, "a": 3}', "it has the key 'a' twice"),
-        ('{"a": {"b": 1, "b": 1}}', "it has the key 'b' twice"),
         ('{"a": ' + "9" * 5000 + "}", "cannot be read: Exceeds the limit"),
         ("[" * 100_000, "it is nested too deeply"),
         ("version https://git-lfs.github.com/spec/v1\n", "is a pointer of git-lfs, not the file: fetch it with git"),
         ("{" + ", ".join(f'"{key}": 1' for key in (*range(100_000), "a", "a")) + "}", "the key 'a' twice"),
         ("<!doctype html>", "is a web page, not the file"),
-        (b"\xff\xfe{}"[:3], "cannot be read"),
-        (b" " * (2**24 + 1), "has 16,777,217 bytes: a file of its kind may have at most"),
+        (" " * (2**24 + 1), "has 16,777,217 bytes: a file of its kind may have at most"),
     ],
 )
 def test_a_file_that_holds_no_object_is_refused(tmp_path, text, said):
     path = tmp_path / "config.json"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    path.write_text(text)
     with pytest.raises(Refusal, match=said):
         read_object(path)
-    path.write_text(json.dumps(CONFIG))
-    assert read_object(path) == CONFIG
 
 
 @pytest.mark.parametrize("read", [read_object, read_header])
@@ -257,7 +212,6 @@ KEY = text("general.name") + struct.pack("<I", 8) + text("x")
         (gguf_bytes(arrays=place_bytes(shape=(2, 0)), number=1), "the array 'a' is there twice or is empty"),
         (gguf_bytes(arrays=2 * place_bytes(), number=2), "the array 'a' is there twice or is empty"),
         (gguf_bytes(text("general.alignment") + struct.pack("<II", 4, 0)), "general.alignment is 0"),
-        (gguf_bytes(text("general.alignment") + struct.pack("<I", 8) + text("x")), "general.alignment is 'x'"),
     ],
 )
 def test_a_header_that_claims_more_than_it_holds_is_refused_before_anything_is_made(tmp_path, content, said):
@@ -311,14 +265,12 @@ NAN = np.full((50, TINY["width"]), np.nan, np.float32)
         ({"token_embd.weight": None}, {}, "has no array token_embd.weight"),
         ({"blk.1.attn_k.bias": None}, {}, "has no array blk.1.attn_k.bias"),
         ({}, {"layers": 3}, "has arrays of 2 layers and tells of 3"),
-        ({}, {"layers": 1}, "has arrays of 2 layers and tells of 1"),
         ({"blk.4.ffn_up.weight": NAN}, {"layers": 3}, "has arrays of 3 layers and tells of 3"),
         ({}, {"tied": False}, "tie_word_embeddings is not true, which needs the array output.weight"),
         ({"output.weight": np.ones_like(NAN)}, {"tied": True}, "embeddings is true, and output.weight is another"),
         ({"blk.0.attn_q.weight_scale": np.ones(8, np.float32)}, {}, "holds the array 'blk.0.attn_q.weight_scale'"),
         ({}, {"biases": False}, "holds the array 'blk.0.attn_q.bias'"),
         ({"token_embd.weight": NAN}, {}, "the array token_embd.weight has entries that are not finite"),
-        ({"token_embd.weight": np.full((50, 24), 1e300)}, {}, "token_embd.weight has entries that are not finite"),
         ({"token_embd.weight": NAN[0]}, {}, r"'token_embd.weight' has the shape \(24,\): it must have two axes"),
         ({"blk.1.attn_norm.weight": np.ones(23, np.float32)}, {}, r"has the shape \(23,\): it must have \(24,\)"),
         ({}, {"axes": {"width": ("hidden_size", 32)}}, "hidden_size is 32, and its arrays have 24"),

@@ -75,17 +75,9 @@ def test_what_is_seen_of_a_set_is_what_a_plain_look_finds(measured, frame):
         for measure in ("accuracy", "loss", "entropy", "max_weight"):
             assert whole[measure] == pytest.approx(values[measure][index, :, at].mean())
         assert whole["calibration"] == pytest.approx(calibration_error(values["calibration"][index, :, at]))
-
-
-@pytest.mark.full
-def test_all_weight_on_one_item_is_read_as_that_item_alone(measured):
-    batch, model = sets_of(0, 5), model_of(0)
-    hidden = model.hidden(batch.items)
-    right = dict(zip(measured[0].normalizers, measured[0].values["accuracy"][0].T))
-    for name, choice in (("hardmax", model.logits(hidden, batch.query)), (TRUE_ITEM, batch.items[..., 0])):
-        alone = jnp.take_along_axis(hidden, choice.argmax(-1)[:, None, None], 1)
-        answers = np.asarray(model.read(alone[:, 0], jnp.ones(SETS))).argmax(-1)
-        np.testing.assert_array_equal(right[name], 100 * (answers == np.asarray(batch.answer)))
+    alone = jnp.take_along_axis(hidden, rho.argmax(-1)[:, None, None], 1)[:, 0]
+    right = np.asarray(model.read(alone, jnp.ones(SETS))).argmax(-1) == answer
+    np.testing.assert_array_equal(values["accuracy"][index, :, measured[1].normalizers.index(TRUE_ITEM)], 100 * right)
 
 
 @pytest.mark.full
@@ -152,8 +144,7 @@ def test_losses_add_up_to_what_is_lost(frame):
 @pytest.mark.full
 def test_attention_maps_are_sorted(measured):
     maps = dispersion.attention_maps(measured, NAMES)
-    assert (maps.lengths, maps.seed) == ((20,), SEEDS[0])
-    assert maps.weights.shape == (len(NAMES), 1, SETS, 16)
+    assert (maps.lengths, maps.seed, maps.weights.shape) == ((20,), SEEDS[0], (len(NAMES), 1, SETS, 16))
     assert (np.diff(maps.rho[0], axis=1) <= 0).all()
     assert (np.diff(maps.rho[0, :, 0]) >= 0).all()
     values = measured[1].values

@@ -10,6 +10,8 @@ def test_a_table_is_read_as_polars_reads_it(tmp_path):
     path.write_text("n,text\n1,0010\n")
     frame = read_csv(path, "n", schema_overrides={"text": pl.String})
     assert frame.rows() == [(1, "0010")]
+    with pytest.raises(Refusal, match=r"x\.csv lacks the column seed, step: name another file"):
+        read_csv(path, "n", "seed", "step")
     path.write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.25}\n')
     assert read_json_lines(path, "step").rows() == [(1, 0.5), (2, 0.25)]
 
@@ -30,9 +32,3 @@ def test_what_is_no_table_is_refused_by_its_name(read, content, words, tmp_path)
     with pytest.raises(Refusal, match=rf"^{tmp_path}/x (cannot be read|lacks)[^\n]*$") as refused:
         read(tmp_path / "x", "n")
     assert words in str(refused.value) or "lacks the column n" in str(refused.value)
-
-
-def test_a_table_without_a_column_that_is_needed_is_refused(tmp_path):
-    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(Refusal, match=r"x\.csv lacks the column n, seed: name another file"):
-        read_csv(tmp_path / "x.csv", "a", "n", "seed")

@@ -25,7 +25,6 @@ ONE = int(np.abs(LOG_THETA).argmin())
     "task",
     [
         pytest.param(TASK, id="float32", marks=pytest.mark.full),
-        pytest.param(MaxRetrieval(width=8, matmul="bfloat16"), id="bfloat16", marks=pytest.mark.rare),
         pytest.param(Sort(batch=2, length=4, hidden=8, heads=2, layers=1), id="many rows", marks=pytest.mark.full),
     ],
 )

@@ -48,15 +48,11 @@ def test_corrected_p_values_keep_the_order_of_the_tests_and_the_risk_of_any_fals
     assert 0.035 < false_alarms < 0.065
 
 
-def test_intervals_are_students_over_seeds():
+def test_intervals_are_students_over_seeds_and_cut_and_groups_keep_their_order_without_those_that_have_no_values():
     first = over_seeds(FRAME, ["normalizer", "n"], "weight").row(0, named=True)
     mean = float(np.mean(VALUES))
     low, high = scipy.stats.t.interval(0.95, len(VALUES) - 1, mean, scipy.stats.sem(VALUES))
-    assert first["value"] == pytest.approx(mean)
-    assert (first["low"], first["high"]) == pytest.approx((low, high))
-
-
-def test_groups_keep_their_order_without_those_that_have_no_values_and_intervals_are_cut():
+    assert (first["value"], first["low"], first["high"]) == pytest.approx((mean, low, high))
     b, a = over_seeds(FRAME, ["normalizer"], "weight", low=0.9, high=1.0).rows(named=True)
     assert (b["normalizer"], a["normalizer"]) == ("b", "a")
     assert (a["low"], a["high"]) == (0.9, 1.0)
@@ -74,9 +70,7 @@ def test_p_values_by_flips_are_those_of_scipy_for_one_test_and_hold_the_risk_of_
     families = random.normal(size=(300, 10, 8)) + random.normal(size=(300, 1, 8))
     false_alarms = np.mean([min(max_t_p_values(family)) < 0.05 for family in families])
     assert 0.02 < false_alarms < 0.08
-
-
-def test_many_seeds_are_flipped_by_chance():
+    # Many seeds are flipped by chance.
     sure = np.full((2, 20), 3.0) + np.random.default_rng(0).normal(size=(2, 20))
     assert max(max_t_p_values(sure)) == pytest.approx(1 / MOST_FLIPS)
 
@@ -100,17 +94,12 @@ def test_a_family_is_a_normalizer_at_all_lengths_and_copies_of_the_baseline_are_
     random = np.random.default_rng(0)
     base = random.normal(50, 1, (2, 6))
     of = {"softmax": base, "copy": base, "better": base + random.normal(2, 0.5, base.shape)}
-    rows = [
-        (name, n, seed, values[at, seed])
-        for name, values in of.items()
-        for at, n in enumerate((64, 256))
-        for seed in range(6)
-    ]
+    cells = [(name, n, row) for name, values in of.items() for n, row in zip((64, 256), values.tolist())]
+    rows = [(name, n, seed, value) for name, n, row in cells for seed, value in enumerate(row)]
     frame = pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy"], orient="row")
     summary = summarize(frame)
-    for name, n, accuracy, interval in summary.select("normalizer", "n", "accuracy", "interval").rows():
-        seeds = of[name][(64, 256).index(n)].tolist()
-        assert (accuracy, interval) == (pytest.approx(np.mean(seeds)), pytest.approx(half_width(seeds)))
+    assert summary["accuracy"].to_list() == pytest.approx([np.mean(row) for *_, row in cells])
+    assert summary["interval"].to_list() == pytest.approx([half_width(row) for *_, row in cells])
     assert summary.filter(pl.col("normalizer") != "better")["p_value"].to_list() == [None] * 4
     better = summary.filter(normalizer="better")
     gains = of["better"] - base

@@ -19,6 +19,11 @@ def printed(printer: Callable[..., None], *arguments: Any, width: int = 100) -> 
     return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def items_of(text: str) -> list[int]:
+    """The lengths in the headers of printed tables, one table after the other."""
+    return [int(n) for line in text.splitlines() if line.strip().startswith("items") for n in line.split()[1:]]
+
+
 def texts_of(svg: str | bytes) -> set[str | None]:
     """Every title, label and number of a picture."""
     return {element.text for tag in ("text", "tspan") for element in ET.fromstring(svg).iter(f"{NAMESPACE}{tag}")}

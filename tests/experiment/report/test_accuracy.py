@@ -5,7 +5,7 @@ import pytest
 
 from softmax_jax.experiment.measures.ceiling import accuracy_of_ties
 from softmax_jax.experiment.report.accuracy import ACCURACY, NO_MODEL, accuracy_chart, print_evaluation
-from tests.experiment.report.charts import printed, values_of
+from tests.experiment.report.charts import items_of, printed, values_of
 
 FRAME = pl.DataFrame(
     [
@@ -43,8 +43,7 @@ def test_lengths_that_do_not_fit_the_width_go_to_further_tables():
     rows = [("softmax", n, 90.0, 0.1, 0.5, 1.0, None) for n in lengths]
     text = printed(print_evaluation, summary(*rows), width=80)
     assert max(map(len, text.splitlines())) <= 80
-    headers = [line.split()[1:] for line in text.splitlines() if line.strip().startswith("items")]
-    assert [int(n) for header in headers for n in header] == lengths
+    assert items_of(text) == lengths
 
 
 def test_the_chart_has_bands_within_0_and_100_and_crosses_and_the_reference_of_the_published_recipe_only():

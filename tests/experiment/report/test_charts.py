@@ -12,7 +12,6 @@ from softmax_jax.experiment.report import charts
 from softmax_jax.experiment.report.chart_files import drawn_from, fingerprint, save_chart, specification, svg
 from softmax_jax.experiment.report.print_layout import WIDTHS, lay_out, size_of
 from tests.experiment.report.charts import texts_of
-from tests.tiers import full_except
 
 ROWS = [("softmax", 16, 99.0), ("softmax", 256, 20.0), ("ssmax", 16, 99.0), ("ssmax", 256, 21.0)]
 FRAME = pl.DataFrame([*ROWS, ("mine", 16, 99.0), ("mine", 256, 19.5)], ["normalizer", "n", "value"], orient="row")
@@ -75,16 +74,8 @@ SIGHTS = {
     "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
 }
 """What linear RGB looks like: Machado, Oliveira and Fernandes, 2009, at full severity."""
-TO_LMS = [
-    [0.41222147, 0.53633254, 0.05144599],
-    [0.2119035, 0.68069955, 0.10739696],
-    [0.08830246, 0.28171884, 0.6299787],
-]
-TO_LAB = [
-    [0.21045426, 0.79361779, -0.00407205],
-    [1.9779985, -2.42859221, 0.45059371],
-    [0.0259040, 0.78277177, -0.80867577],
-]
+TO_LMS = [[0.41222, 0.53633, 0.05145], [0.21190, 0.68070, 0.10740], [0.08830, 0.28172, 0.62998]]
+TO_LAB = [[0.21045, 0.79362, -0.00407], [1.97800, -2.42859, 0.45059], [0.02590, 0.78277, -0.80868]]
 """Oklab: Ottosson, 2020."""
 NINE = list(charts.BY_NORMALIZER.values())
 
@@ -106,15 +97,11 @@ def least_distance(colours, sight):
     return min(float(np.linalg.norm(one - other)) for one, other in itertools.combinations(lab, 2))
 
 
-@pytest.mark.parametrize("sight", full_except(SIGHTS, "normal"))
-def test_colours_can_be_told_apart(sight):
-    assert least_distance(NINE, sight) >= (0.15 if sight == "normal" else 0.075)
-    for colours in (charts.BY_CAUSE.values(), charts.by_size("12345").values()):
-        assert least_distance(colours, sight) >= 0.045
-
-
-@pytest.mark.full
-def test_every_line_stands_out_on_light_and_dark_pages_and_sizes_go_from_light_to_dark():
+def test_colours_can_be_told_apart_and_stand_out_on_light_and_dark_pages_and_sizes_go_from_light_to_dark():
+    for sight in SIGHTS:
+        assert least_distance(NINE, sight) >= (0.15 if sight == "normal" else 0.075)
+        for colours in (charts.BY_CAUSE.values(), charts.by_size("12345").values()):
+            assert least_distance(colours, sight) >= 0.045
     for page, colour in itertools.product((WHITE, SLATE), (*NINE, *charts.OTHERS, charts.GREY)):
         low, high = sorted(map(luminance, (page, colour)))
         assert (high + 0.05) / (low + 0.05) >= 3
@@ -129,7 +116,6 @@ def test_a_normalizer_has_one_colour_whatever_stands_beside_it():
     given = charts.palette(["temperature(0.5)", "temperature(0.25)", "adaptive, published"])
     assert given["temperature(0.5)"] == charts.BY_NORMALIZER["temperature"] != given["temperature(0.25)"]
     assert given["adaptive, published"] == charts.BY_NORMALIZER["adaptive"]
-    mine = charts.palette(["mine"])["mine"]
-    assert {charts.palette([name, "mine"])["mine"] for name in charts.BY_NORMALIZER} == {mine}
+    assert len({charts.palette([*names, "mine"])["mine"] for names in ([], ["softmax"], ["hardmax", "ssmax"])}) == 1
     names = [f"mine_{index}" for index in range(12)]
     assert {*charts.palette(names[:4]).values()} == {*charts.OTHERS} == {*charts.palette(names).values()}

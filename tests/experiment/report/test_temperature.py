@@ -11,7 +11,7 @@ from softmax_jax.experiment.measures.runs import FITS
 from softmax_jax.experiment.report import temperature as report
 from softmax_jax.experiment.training.run_directory import SHIPPED
 from softmax_jax.temperature import ALL_LENGTHS, TRAIN_LENGTHS
-from tests.experiment.report.charts import printed, values_of
+from tests.experiment.report.charts import items_of, printed, values_of
 from tests.library.test_temperature import drawn_rows
 
 SHIPPED_FITS = {
@@ -50,8 +50,7 @@ def test_a_wide_comparison_breaks_into_tables_without_cutting_cells():
         text = printed(report.print_comparison, compared_frame(accuracies, lengths), width=width)
         assert "…" not in text
         assert max(map(len, text.splitlines())) <= width
-        headers = [line.split()[1:] for line in text.splitlines() if line.strip().startswith("items")]
-        assert [int(n) for header in headers for n in header] == lengths
+        assert items_of(text) == lengths
     assert re.search(r"adaptive_refit +accuracy.*\n.*\n.*\n +share( +67)+ *\n +p ", text)
     near = {"softmax": 99.0, "adaptive": 99.5, BEST_FOR_LENGTH: 99.9}  # less than a point to gain
     assert " share " not in printed(report.print_comparison, compared_frame(near, [4])).split("accuracy: %")[0]
@@ -67,37 +66,25 @@ def test_the_published_curve_stands_beside_a_fit_and_the_table_says_where_its_ba
     assert cells["holds the published"] == ["–", "yes", "no", "no", "–", "–", "–", "–", "–"]
 
 
-def test_a_run_without_fits_is_drawn_with_the_published_curve_alone():
-    chart = report.entropy_chart({32: drawn_rows(0, seeds=2, rows=6)}, {})
-    title = chart.to_dict()["title"]
-    assert "nothing is fitted" in title["text"]
-    assert len(title["subtitle"]) == 1
-    assert {row["curve"] for row in values_of(chart) if "curve" in row} == {"adaptive"}
-
-
 def test_a_fit_that_is_a_constant_or_softmax_is_called_so():
     fit = dataclasses.replace(SHIPPED_FITS[ALL_LENGTHS], entropy_range=[1.0, 2.0], coefficients=[6.5])
     assert report.kind(fit) == "a constant: β = 6.5"
     below = dataclasses.replace(fit, coefficients=[0.1, 0.5], beta_at_ends=[0.6, 0.7])
     assert report.kind(below) == "β at most 1 (from 0.6 to 0.7), so 1 by rule: softmax"
-
-
-def test_curves_follow_the_rules_of_the_method():
-    entropies = np.array([0.1, 0.4, 0.6, 3.0, 9.0])
-    curves = report.curves(SHIPPED_FITS)
-    assert list(curves) == ["adaptive", ALL_LENGTHS, TRAIN_LENGTHS]
-    for curve in curves.values():
-        assert (curve(entropies)[:2] == 1).all()
-        assert (curve(entropies) >= 1).all()
-    assert curves["adaptive"](entropies)[-1] == 1
-    assert curves[ALL_LENGTHS](entropies)[-1] == pytest.approx(SHIPPED_FITS[ALL_LENGTHS].beta_at_ends[1])
+    without = report.entropy_chart({32: drawn_rows(0, seeds=2, rows=6)}, {})
+    assert "nothing is fitted" in without.to_dict()["title"]["text"]
+    assert {row["curve"] for row in values_of(without) if "curve" in row} == {"adaptive"}
 
 
 @pytest.mark.full
 def test_the_chart_shows_every_curve_with_its_band_and_its_data_every_row():
-    rows = {32: drawn_rows(0, seeds=2, rows=300), 64: drawn_rows(1, seeds=2, rows=300)}
+    rows = {32: drawn_rows(0, seeds=2, rows=30), 64: drawn_rows(1, seeds=2, rows=30)}
     points = [row for row in values_of(report.entropy_chart(rows, SHIPPED_FITS)) if {"curve", "entropy"} <= row.keys()]
-    for name, curve in report.curves(SHIPPED_FITS).items():
+    curves = report.curves(SHIPPED_FITS)
+    assert list(curves) == ["adaptive", ALL_LENGTHS, TRAIN_LENGTHS]
+    assert curves["adaptive"](np.array([0.4, 9.0])).tolist() == [1, 1]
+    assert curves[ALL_LENGTHS](np.array([9.0])) == pytest.approx(SHIPPED_FITS[ALL_LENGTHS].beta_at_ends[1])
+    for name, curve in curves.items():
         line = np.array([(row["entropy"], row["value"]) for row in points if row["curve"] == name and "value" in row])
         assert len(line) == 241
         np.testing.assert_allclose(line[:, 1], curve(line[:, 0]), rtol=1e-3)
@@ -113,10 +100,10 @@ def test_the_chart_shows_every_curve_with_its_band_and_its_data_every_row():
 def test_the_answer_names_gains_range_and_the_published_curve():
     lengths = SHIPPED_FITS[ALL_LENGTHS].lengths
     fits = {ALL_LENGTHS: dataclasses.replace(SHIPPED_FITS[ALL_LENGTHS], used={str(n): 50.0 for n in lengths})}
-    rows = {n: drawn_rows(0, seeds=2, rows=300) for n in lengths}
+    rows = dict.fromkeys(lengths, drawn_rows(0, seeds=2, rows=30))
     accuracies = {"softmax": 40.0, ALL_LENGTHS: 60.0, BEST_OF_ALL: 59.0}
     fitted, gains, holding, published = report.answers(fits, rows, compared_frame(accuracies, [16, 64]), 4, 64)
-    assert fitted.startswith(f"Fitted to {300 * len(lengths):,} rows")
+    assert fitted.startswith(f"Fitted to {30 * len(lengths):,} rows")
     assert "a polynomial of degree 4, β from " in fitted
     assert "+20.20 ± 0.50 (beyond chance) points over softmax and +1.01 ± 0.02 (beyond chance)" in gains
     worse = compared_frame(accuracies | {BEST_OF_ALL: 61.0}, [16, 64])

@@ -92,15 +92,6 @@ def test_a_task_is_named_by_the_table_or_by_its_module_and_no_file_names_one_tha
     assert module not in sys.modules
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("srt", "did you mean 'sort'"), ("nowhere:Mine", "cannot be imported"), ("json:loads", "derives from Task")],
-)
-def test_what_is_no_task_is_refused(name, words):
-    with pytest.raises(ValueError, match=words):
-        task_class(name)
-
-
 WRONG = """
 
 class Bare(Task):

@@ -75,20 +75,6 @@ def test_a_query_is_answered_by_the_class_of_the_item_it_asks_for(kind):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_answer_and_every_item_is_targets_of(kind):
-    task, batch = made(kind), drawn(made(kind), 3, 300)
-    assert set(np.unique(batch.answer)) == set(range(CLASSES))
-    targets = []
-    for sequence in range(300):
-        codes, _, queries = split(task, batch, sequence)
-        targets += targets_of(kind, codes, queries)
-    counts = np.bincount(targets, minlength=3)
-    assert len(counts) == 3
-    assert counts.min() > 0.2 * len(targets)
-
-
-@pytest.mark.full
 @pytest.mark.parametrize(("kind", "largest"), [(TransformerMaxRetrieval, 1), (Sort, 1), (Copy, POSITIONS)])
 def test_places_span_their_range_at_every_length(kind, largest):
     """No place in long sequences that short ones never show."""
@@ -106,7 +92,7 @@ def test_places_span_their_range_at_every_length(kind, largest):
 
 @pytest.mark.parametrize("kind", full_except(KINDS, Sort))
 def test_lengths_run_from_two_to_the_longest_and_what_is_beyond_is_zero_and_masked(kind):
-    """In training; in tests the length is the one asked for."""
+    """In training; in tests the length is the one asked for, and every answer and every item is asked for."""
     task = made(kind)
     for batch, expected in ((trained_on(task)[0], range(2, LENGTH + 1)), (drawn(task, 3, 300), [3])):
         items = batch.inputs.shape[1] - task.queries
@@ -121,10 +107,13 @@ def test_lengths_run_from_two_to_the_longest_and_what_is_beyond_is_zero_and_mask
         np.testing.assert_array_equal(flags, np.broadcast_to(np.arange(items + task.queries) >= items, flags.shape))
         assert inputs[:, :items, CODE:-1].sum(2)[mask[:, :items]].tolist() == [1] * lengths.sum()
         assert not inputs[:, items:, CODE:-1].any()
+    assert set(np.unique(batch.answer)) == set(range(CLASSES))
+    of_sequences = (split(task, batch, sequence) for sequence in range(300))
+    counts = np.bincount([target for codes, _, queries in of_sequences for target in targets_of(kind, codes, queries)])
+    assert len(counts) == 3
+    assert counts.min() > 0.2 * counts.sum()
 
 
-def test_sizes_that_make_no_task_are_refused_by_the_name_of_their_option():
-    with pytest.raises(ValueError, match="--length is 1"):
-        Sort(length=1)
+def test_a_length_without_a_pair_is_refused():
     with pytest.raises(ValueError, match=rf"a length is 1.*to {POSITIONS}"):
         Sort().test_batch(jax.random.key(0), 1, 4)

@@ -23,7 +23,7 @@ scores = nnx.jit(lambda model, inputs, mask=None: model(inputs, mask))
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("name", "causal"), [("ssmax", True), ("ssmax", False), ("signed_l1", True)])
+@pytest.mark.parametrize(("name", "causal"), [("ssmax", False), ("signed_l1", True)])
 def test_a_masked_tail_equals_the_shorter_sequence(name, causal):
     model = built(name, causal=causal)
     lengths = jnp.array([9, 4, 1])

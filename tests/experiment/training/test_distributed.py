@@ -134,47 +134,32 @@ def test_a_scheduler_is_asked_unless_one_process_is_to_run_alone(monkeypatch):
     assert [call.kwargs["cluster_detection_method"] for call in initialize.call_args_list] == [None, "deactivate"]
 
 
-@pytest.mark.parametrize("cluster", [Cluster("a:1"), Cluster(processes=0), Cluster("a:1", 2, 2)])
-def test_options_that_do_not_go_together_are_one_line_and_alone_nothing_is_asked(cluster):
+def test_processes_that_do_not_find_each_other_say_why_and_alone_nothing_is_asked(monkeypatch):
     jnp.ones(())  # where JAX has computed before, too
     distributed.join()
     assert not jax.distributed.is_initialized()
-    with pytest.raises(Refusal, match=r"^the processes did not find each other: [^\n]* with --processes"):
-        distributed.join(cluster)
+    for cluster in (Cluster("a:1"), Cluster(processes=0), Cluster("a:1", 2, 2)):
+        with pytest.raises(Refusal, match=r"^the processes did not find each other: [^\n]* with --processes"):
+            distributed.join(cluster)
+    # What a scheduler says wrongly is not taken for running alone.
+    for cluster, error in (
+        (distributed.ALONE, ValueError("nobody there")),
+        (Cluster("a:1", 2, 0), jax.errors.JaxRuntimeError("nobody there\nat line 1")),
+    ):
+        monkeypatch.setattr(jax.distributed, "initialize", mock.Mock(side_effect=error))
+        with pytest.raises(Refusal, match=r"each other: nobody there\. Name a reachable"):
+            distributed.join(cluster)
 
 
-@pytest.mark.parametrize(
-    ("cluster", "error", "reason"),
-    [
-        # What a scheduler says wrongly is not taken for running alone.
-        (distributed.ALONE, ValueError("invalid literal for int() with base 10: 'x'"), "invalid literal .* 'x'"),
-        (Cluster("a:1", 2, 0), jax.errors.JaxRuntimeError("nobody there\nat line 1"), "nobody there"),
-    ],
-)
-def test_processes_that_do_not_find_each_other_say_why(monkeypatch, cluster, error, reason):
-    monkeypatch.setattr(jax.distributed, "initialize", mock.Mock(side_effect=error))
-    with pytest.raises(Refusal, match=rf"each other: {reason}\. Name a reachable"):
-        distributed.join(cluster)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "expected"),
-    [
-        ((10, 128, 16, 1, 1), (2, 8)),
-        ((3, 7, 4, 1, 1), (3, 1)),
-        ((3, 128, 4, 2, 1), (1, 4)),
-        ((2, 5, 4, 2, 1), (2, 1)),
-        ((1, 128, 8, 4, 32), (1, 4)),
-        ((1, 128, 8, 8, 32), (1, 8)),
-    ],
-)
-def test_shares_use_what_divides_evenly(numbers, expected):
-    assert distributed.shares(*numbers) == expected
+def test_shares_use_what_divides_evenly_and_a_problem_of_one_process_stops_the_others(monkeypatch):
+    assert distributed.shares(10, 128, 16, 1, 1) == (2, 8)
+    assert distributed.shares(3, 7, 4, 1, 1) == (3, 1)
+    assert distributed.shares(3, 128, 4, 2, 1) == (1, 4)
+    assert distributed.shares(2, 5, 4, 2, 1) == (2, 1)
+    assert distributed.shares(1, 128, 8, 4, 32) == (1, 4)
+    assert distributed.shares(1, 128, 8, 8, 32) == (1, 8)
     with pytest.raises(ValueError, match="3 seeds of 5 sets do not divide evenly among 2 processes"):
         distributed.shares(3, 5, 8, 2)
-
-
-def test_a_problem_of_one_process_stops_the_others(monkeypatch):
     monkeypatch.setattr(distributed, "any_process", lambda flag: True)
     with pytest.raises(ValueError, match="another process cannot go on"):
         distributed.agree(None)

@@ -101,16 +101,8 @@ def test_a_model_is_tuned_under_every_regime_and_tested(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrained, "load", lambda name: Model("tiny", parameters(), SIZES, cast(Any, None)))
     monkeypatch.setattr(pretrained, "BLOCK_STEPS", 2)
     monkeypatch.setattr(pretrained, "SAVED_EVERY", 0)
-    asked = pretrained.Arguments(
-        lengths=(3,),
-        longer=(4,),
-        seeds=1,
-        batch=1,
-        most_steps=4,
-        sets=25,
-        regimes=("softmax", "ssmax"),
-        workdir=tmp_path,
-    )
+    few = {"lengths": (3,), "longer": (4,), "seeds": 1, "batch": 1, "most_steps": 4, "sets": 25}
+    asked = pretrained.Arguments(**few, regimes=("softmax", "ssmax"), workdir=tmp_path)
     pretrained.study(asked)
     answers, heads, parts = (
         pl.read_csv(tmp_path / f"pretrained_{name}.csv", schema_overrides={"right": pl.String})
@@ -154,7 +146,7 @@ class Adding(pretrained.Programs):
         return pretrained.State(moved, state.optimizer + first), 0.5, [0.01 * first]
 
 
-@pytest.mark.parametrize(("steps", "ends", "at"), [(None, 200, 50), (None, 200, 100), (None, 200, 150), (50, 100, 50)])
+@pytest.mark.parametrize(("steps", "ends", "at"), [(None, 200, 100), (50, 100, 50)])
 def test_what_was_stopped_goes_on_to_the_same_model(tmp_path, monkeypatch, steps, ends, at):
     monkeypatch.setattr(pretrained, "SAVED_EVERY", 0)
     monkeypatch.chdir(tmp_path)
@@ -181,19 +173,3 @@ def test_a_directory_goes_on_with_its_own_settings(tmp_path):
     dataclasses.replace(asked, seeds=5).begin("cpu")
     with pytest.raises(ValueError, match=r"has models of most_steps=400, not 50: choose another --workdir"):
         dataclasses.replace(asked, most_steps=50).begin("cpu")
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"regimes": ("ssmax",)}, "softmax must be first"),
-        ({"regimes": ("softmax", "ssmaxx")}, "ssmax"),
-        ({"workdir": Path("runs/[1]")}, "has one of"),
-        ({"most_steps": 70}, "multiples of 5 and 50"),
-        ({"lengths": (4, 4)}, "--lengths has 4 twice"),
-        ({"longer": (16, 20)}, "--lengths with --longer has 16 twice"),
-    ],
-)
-def test_bad_options_are_refused(options, problem):
-    with pytest.raises(ValueError, match=problem):
-        pretrained.Arguments(**options)

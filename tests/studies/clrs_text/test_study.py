@@ -53,19 +53,6 @@ def test_answers_are_counted_by_text():
     np.testing.assert_array_equal(programs.right({}, [0] * 4).sum(2), right.sum((0, 2)))
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"seeds": 5, "together": 2}, "--seeds is 5: it must be a multiple"),
-        ({"sets": 7}, "--sets is 7"),
-        ({"regimes": ("sofmax",)}, "softmax"),
-    ],
-)
-def test_bad_options_are_refused(options, problem):
-    with pytest.raises(ValueError, match=problem):
-        study.Arguments(**options)
-
-
 @pytest.mark.rare
 def test_the_study_trains_tunes_and_tests_and_keeps_what_is_there(tmp_path, monkeypatch):
     preset = study.load_preset("clrs_text")

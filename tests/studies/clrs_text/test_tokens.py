@@ -9,7 +9,6 @@ from studies.clrs_text.algorithms import ALGORITHMS, Kind, codes_of, values_of
 from studies.clrs_text.texts import answer_parts, question_parts, spell, text_of
 from studies.clrs_text.tokens import TOKENIZERS, NumberTokenizer, SplitTokenizer
 from tests.studies.clrs_text.instances import LENGTH, ROOM, drawn, without_room
-from tests.tiers import full_except
 
 ALL = tuple(ALGORITHMS)
 
@@ -57,33 +56,30 @@ def test_numbers_are_truncated_and_keep_their_sign():
     assert spell(1, Kind.DECIMAL, 5) == "1e-05"
 
 
-@pytest.mark.rare
-@pytest.mark.parametrize(
-    ("name", "decimals"),
-    [("number", 1), ("number", NumberTokenizer.most_decimals), ("smollm2", SplitTokenizer.most_decimals)],
-)
-def test_texts_come_back_at_any_number_of_decimals(name, decimals):
-    for algorithm in ALL:
-        for parts, held, numbers in instances(algorithm, decimals, 6, 6):
-            text = text_of(parts, numbers, decimals)
-            tokens = tokenizer(name, decimals).encode(text)
-            assert tokenizer(name, decimals).decode(tokens) == text
-            assert compiled(tokenizer(name, decimals), parts, held, 6) == tokens
-
-
 def compiled(one, parts, held, length):
     tokens, there = jax.jit(one.compiled, static_argnums=0)(parts, held, jnp.int32(length))
     return np.asarray(tokens)[np.asarray(there)].tolist()
 
 
-@pytest.mark.parametrize("name", full_except(TOKENIZERS, "number"))
-def test_compiled_tokens_are_those_of_the_text_which_comes_back(name):
+MOST = [(name, kind.most_decimals, 6) for name, kind in TOKENIZERS.items()]
+
+
+@pytest.mark.parametrize(
+    ("name", "decimals", "room"),
+    [
+        ("number", 3, ROOM),
+        pytest.param("smollm2", 3, ROOM, marks=pytest.mark.full),
+        *(pytest.param(*row, marks=pytest.mark.rare) for row in (("number", 1, 6), *MOST)),
+    ],
+)
+def test_compiled_tokens_are_those_of_the_text_which_comes_back(name, decimals, room):
+    length = min(LENGTH, room)
     for algorithm in ("find_maximum_subarray_kadane", "activity_selector", "kmp_matcher"):
-        for parts, held, numbers in list(instances(algorithm, 3, LENGTH, ROOM))[::3]:
-            text = text_of(parts, numbers, 3)
-            tokens = tokenizer(name, 3).encode(text)
-            assert tokenizer(name, 3).decode(tokens) == text
-            assert compiled(tokenizer(name, 3), parts, held, LENGTH) == tokens
+        for parts, held, numbers in list(instances(algorithm, decimals, length, room))[::3]:
+            text = text_of(parts, numbers, decimals)
+            tokens = tokenizer(name, decimals).encode(text)
+            assert tokenizer(name, decimals).decode(tokens) == text
+            assert compiled(tokenizer(name, decimals), parts, held, length) == tokens
 
 
 def test_a_number_is_one_token_or_its_characters():

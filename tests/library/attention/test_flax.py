@@ -281,15 +281,10 @@ def test_each_query_and_head_has_its_own_numbers(api):
     one = query_layer(api, weight=b, **kernels())
     _, weights = one.capture(x, mask=causal(x))
     query, key = (projected(one, name, x) for name in ("query", "key"))
-    logits = np.einsum("bqhd,bkhd->bhqk", query, key) / np.sqrt(FEATURES // HEADS)
-    of_query = {name: np.einsum("bqhd,hd->bhq", query, u)[..., None] for name, u in kernels().items()}
-    b = np.asarray(b)
-    weight, power = of_query["weight_of_query"] + b, of_query["power_of_query"] + np.arctanh(1 / 2)
-    log_n = np.log(np.arange(1, LENGTH + 1))[:, None]
-    with np.errstate(divide="ignore"):
-        grows = np.where(log_n > 0, log_n ** (2 * np.tanh(power)), 0)
-    beta = jnp.asarray(1 + np.logaddexp(0, weight) * grows, jnp.float32)
-    expected = sj.entmax15(beta * jnp.asarray(logits, jnp.float32), where=jnp.tri(LENGTH, dtype=bool)[None, None])
+    logits = jnp.asarray(np.einsum("bqhd,bkhd->bhqk", query, key) / np.sqrt(FEATURES // HEADS), jnp.float32)
+    weight, power = (np.einsum("bqhd,hd->bhq", query, u)[..., None] for u in kernels().values())
+    numbers = {"weight": weight + np.asarray(b), "power": power + np.arctanh(1 / 2)}
+    expected = sj.normalizer("asentmax", **numbers)(logits, where=jnp.tri(LENGTH, dtype=bool)[None, None])
     np.testing.assert_allclose(weights, expected, atol=1e-5)
 
 

@@ -64,17 +64,8 @@ def test_clipped_log_length_follows_log_length_between_its_bounds():
     assert slopes[1:4] == np.eye(3).tolist()
 
 
-@pytest.mark.parametrize("positions", [None, np.arange(40), jnp.arange(40.0)], ids=["counted", "numpy", "jax"])
-def test_log_position_is_llama_4s_temperature(positions):
-    given = None if positions is None else positions[:, None]
-    causal = jnp.tril(jnp.ones((40, 40), bool))
-    betas = beta(sj.LogPosition(0.3, 7.0, given), jnp.zeros((40, 40)), causal if positions is None else None)
-    wanted = [[1 + 0.3 * math.log(math.floor((p + 1) / 7) + 1)] for p in range(40)]
-    np.testing.assert_allclose(betas, wanted, rtol=1e-6)
-
-
 def test_log_position_steps_at_every_multiple_of_its_length_by_its_offset():
-    for length in 3, 7, 4096:
+    for length in 3, 4096:
         ends = jnp.arange(1, 2000) * length - 1
         betas = beta(sj.LogPosition(floor_scale=length, positions=ends[:, None]), jnp.zeros((1999, 1)))
         np.testing.assert_allclose(betas[:, 0], 1 + 0.1 * np.log(np.arange(2, 2001)), rtol=1e-6)
@@ -82,7 +73,7 @@ def test_log_position_steps_at_every_multiple_of_its_length_by_its_offset():
     positions = jnp.array([6, 7, 8])[:, None]
     for offset, steps in (1.0, [1, 1, 1]), (0.0, [0, 1, 1]):
         wanted = 1 + 0.3 * np.log1p(steps)
-        for given, where in (positions, None), (None, jnp.arange(9)[None] <= positions):
+        for given, where in (positions, None), (np.asarray(positions), None), (None, jnp.arange(9)[None] <= positions):
             found = beta(sj.LogPosition(0.3, 7.0, given, offset), jnp.zeros((3, 9)), where)
             np.testing.assert_allclose(found.ravel(), wanted, rtol=1e-6)
 

@@ -44,17 +44,14 @@ def score(shipped):
     return line
 
 
-def test_it_is_the_finished_run_of_its_preset(shipped):
+def test_it_is_the_finished_run_of_its_preset_whole_and_without_a_path_of_a_machine(shipped):
+    verify(shipped / "parameters")
+    for path in shipped.rglob("*"):
+        assert path.is_dir() or not re.search(rb"/(tmp|home|root|work)/", path.read_bytes())
     config = load_preset(shipped.name)
     assert read_config(shipped) == config
     last = json.loads((shipped / "metrics.jsonl").read_text().splitlines()[-1])
     assert (last["step"], last["seed"]) == (config.steps, config.first_seed + config.seeds - 1)
-
-
-def test_it_is_whole_and_names_no_path_of_a_machine(shipped):
-    verify(shipped / "parameters")
-    for path in shipped.rglob("*"):
-        assert path.is_dir() or not re.search(rb"/(tmp|home|root|work)/", path.read_bytes())
 
 
 def test_its_fit_is_of_its_parameters(retrieval):

@@ -52,10 +52,8 @@ def test_training_that_starts_a_hundredth_off_is_seen(found, trainer, state):
     assert len(numbers.differences(changed, found)) == 3
 
 
-@pytest.mark.parametrize(
-    ("change", "lines"), [(lambda value, allowed: value + 1.01 * allowed, 1), (lambda value, _: float("nan"), 1)]
-)
-def test_every_single_number_counts(change, lines):
+@pytest.mark.parametrize("change", [lambda value, allowed: value + 1.01 * allowed, lambda value, _: float("nan")])
+def test_every_single_number_counts(change):
     kept, _ = numbers.kept(jax.__version__)
     changes = 0
     for part in ("evaluation", "training"):
@@ -64,9 +62,8 @@ def test_every_single_number_counts(change, lines):
                 other = json.loads(json.dumps(kept))
                 allowed = numbers.allowed(name, row[name])
                 other[part][index][name] = change(row[name], allowed)
-                found = numbers.differences(other, kept)
-                assert len(found) == lines
-                assert f"{name} is" in found[0]
+                (found,) = numbers.differences(other, kept)
+                assert f"{name} is" in found
                 other[part][index][name] = row[name] - 0.99 * allowed
                 assert numbers.differences(other, kept) == []
                 changes += 1

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import json
 from typing import Any
 
@@ -6,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 
 import softmax_jax as sj
 from softmax_jax import temperature
@@ -18,14 +20,11 @@ TRUTH = np.array([0.02, -0.3, 1.4, -1.2, 2.0])
 ITEMS = 32
 
 
-def softmax64(z):
-    exponentials = np.exp(z - z.max(-1, keepdims=True))
-    return exponentials / exponentials.sum(-1, keepdims=True)
+softmax64 = functools.partial(scipy.special.softmax, axis=-1)
 
 
 def entropy64(z):
-    p = softmax64(z)
-    return -(p * np.log(p)).sum(-1)
+    return scipy.special.entr(softmax64(z)).sum(-1)
 
 
 def drawn_rows(seed, seeds=8, rows=2500, beta=lambda entropy: np.polyval(TRUTH, entropy), classes=ITEMS):
@@ -39,13 +38,9 @@ def drawn_rows(seed, seeds=8, rows=2500, beta=lambda entropy: np.polyval(TRUTH, 
     def searched(z, items):
         values = jnp.broadcast_to(jax.nn.one_hot(jnp.arange(ITEMS) % classes, classes), (len(z), ITEMS, classes))
         answers = items % classes
-        return search(
-            z,
-            values,
-            lambda attended: -jnp.log(jnp.take_along_axis(attended, answers[:, None], 1)[:, 0] + 1e-30),
-            error=lambda attended: (attended.argmax(-1) != answers).astype(jnp.float32),
-            target=items,
-        )
+        loss = lambda attended: -jnp.log(jnp.take_along_axis(attended, answers[:, None], 1)[:, 0] + 1e-30)  # noqa: E731
+        error = lambda attended: (attended.argmax(-1) != answers).astype(jnp.float32)  # noqa: E731
+        return search(z, values, loss, error=error, target=items)
 
     parts = zip(np.split(z.astype(np.float32), 2 * seeds), np.split(items, 2 * seeds))
     columns = zip(*(searched(jnp.asarray(z), jnp.asarray(items)) for z, items in parts))
@@ -72,15 +67,11 @@ def test_the_search_finds_what_a_fine_grid_in_float64_finds():
     random = np.random.default_rng(3)
     z, values = random.normal(size=(40, 12)) * 2, random.normal(size=(40, 12, 5))
     target = random.normal(size=(40, 5)) * 0.7
-    found = search(
-        jnp.asarray(z, jnp.float32),
-        jnp.asarray(values, jnp.float32),
-        lambda attended: ((attended - jnp.asarray(target, jnp.float32)) ** 2).sum(-1),
-    )
-    log_theta = np.linspace(LOG_THETA[0], LOG_THETA[-1], 20001)
-    losses = np.stack(
-        [((np.einsum("rn,rnd->rd", softmax64(z / np.exp(x)), values) - target) ** 2).sum(-1) for x in log_theta], 1
-    )
+    single = [jnp.asarray(array, jnp.float32) for array in (z, values, target)]
+    found = search(*single[:2], lambda attended: ((attended - single[2]) ** 2).sum(-1))
+    log_theta = np.linspace(LOG_THETA[0], LOG_THETA[-1], 10001)
+    attended = (np.einsum("rn,rnd->rd", softmax64(z / np.exp(x)), values) for x in log_theta)
+    losses = np.stack([((one - target) ** 2).sum(-1) for one in attended], 1)
     best = losses.argmin(1)
     above = np.minimum(losses[:, 0], losses[:, -1]) - losses.min(1)
     on_border = above <= temperature.TIE

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import struct
 import time
@@ -123,156 +122,126 @@ def test_tokens_that_the_file_defines_are_found_in_a_text(tmp_path):
     assert model.decode(model.encode("a <tool>b")) == "a <tool>b"
 
 
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+
+
 def test_parts_of_a_model_are_put_together(tmp_path):
-    write_directory(tmp_path / "x", ARRAYS)
-    whole = tmp_path / "x" / "model.safetensors"
-    arrays = safetensors.load_file(whole)
-    expected = load(str(tmp_path / "x")).parameters
-    whole.unlink()
-    names = [f"model-{number:05}-of-00002.safetensors" for number in (1, 2)]
-    halves = [{name: arrays[name] for name in list(arrays)[part::2]} for part in (0, 1)]
-    for name, half in zip(names, halves):
-        safetensors.save_file(half, tmp_path / "x" / name)
-    for index in (False, True):
-        if index:
-            safetensors.save_file(arrays, tmp_path / "x" / "consolidated.safetensors")  # which is not in the index
-            weights = {name: file for file, half in zip(names, halves) for name in half}
-            (tmp_path / "x" / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weights}))
-        loaded = load(str(tmp_path / "x")).parameters
+    path = tmp_path / "x"
+    write_directory(path, ARRAYS)
+    arrays, expected = safetensors.load_file(path / WEIGHTS), load(str(path)).parameters
+    (path / WEIGHTS).unlink()
+    halves = {
+        f"model-0000{part}-of-00002.safetensors": {name: arrays[name] for name in list(arrays)[part - 1 :: 2]}
+        for part in (1, 2)
+    }
+    for name, half in halves.items():
+        safetensors.save_file(half, path / name)
+    for indexed in (False, True):
+        if indexed:
+            safetensors.save_file(arrays, path / "consolidated.safetensors")  # which is not in the index
+            weights = {name: file for file, half in halves.items() for name in half}
+            (path / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weights}))
+        loaded = load(str(path)).parameters
         np.testing.assert_array_equal(loaded["layers"]["up"], expected["layers"]["up"])
         np.testing.assert_array_equal(loaded["embed"], expected["embed"])
-    safetensors.save_file({name: 2 * array for name, array in arrays.items()}, whole)  # which comes before all parts
-    np.testing.assert_array_equal(load(str(tmp_path / "x")).parameters["embed"], 2 * expected["embed"])
+    safetensors.save_file({name: 2 * array for name, array in arrays.items()}, path / WEIGHTS)  # before all parts
+    np.testing.assert_array_equal(load(str(path)).parameters["embed"], 2 * expected["embed"])
 
 
-def changed(name, content):
-    """Replaces a file of the directory, or removes it."""
-
-    def change(path):
-        if content is None:
-            (path / name).unlink()
-        else:
-            (path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-
-    return change
+def holding(name, content):
+    """Replaces a file of the directory by one of these bytes."""
+    return lambda path: (path / name).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def halved(name):
     return lambda path: (path / name).write_bytes((path / name).read_bytes()[:-100])
 
 
-def moved(name, other):
-    return lambda path: (path / name).rename(path / other)
+def moved(other):
+    return lambda path: (path / WEIGHTS).rename(path / other)
 
 
 def indexed(content):
     """Renames the weights and puts an index beside them."""
-
-    def change(path):
-        (path / "model.safetensors").rename(path / "a.safetensors")
-        (path / INDEX).write_text(content)
-
-    return change
+    return lambda path: (moved("a.safetensors")(path), (path / INDEX).write_text(content))
 
 
 def replaced(name, make):
-    def change(path):
-        (path / name).unlink()
-        make(path / name)
-
-    return change
+    return lambda path: ((path / name).unlink(), make(path / name))
 
 
-def with_arrays(**arrays):
-    """Replaces arrays of model.safetensors, or removes them, by their names with underscores for points."""
+def with_up(array):
+    """Replaces an array of the weights."""
 
     def change(path):
-        file = path / "model.safetensors"
-        kept = safetensors.load_file(file)
-        for name, array in arrays.items():
-            kept.pop(name.replace("__", "."), None)
-            if array is not None:
-                kept[name.replace("__", ".")] = array
-        safetensors.save_file(kept, file)
+        arrays = safetensors.load_file(path / WEIGHTS) | {"model.layers.1.mlp.up_proj.weight": array}
+        safetensors.save_file(arrays, path / WEIGHTS)
 
     return change
 
 
 def with_vocabulary(vocabulary, merges=()):
     model = {"type": "BPE", "vocab": vocabulary, "merges": list(merges)}
-    return changed("tokenizer.json", json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+    return holding(TOKENIZER, json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
 
 
-def with_config(**more):
-    def change(path):
-        file = path / "config.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | more))
-
-    return change
+def with_a_layer_more(path):
+    (path / CONFIG).write_text(json.dumps(json.loads((path / CONFIG).read_text()) | {"num_hidden_layers": 3}))
 
 
 def with_float8(path):
     """Makes the header tell of another type of the same size, as no writer here has it."""
-    file = path / "model.safetensors"
-    kept = safetensors.load_file(file)
-    kept["model.norm.weight"] = np.zeros(24, np.int8)
-    safetensors.save_file(kept, file)
-    content = file.read_bytes()
+    with_up(np.zeros((40, 24), np.int8))(path)
+    content = (path / WEIGHTS).read_bytes()
     size = struct.unpack("<Q", content[:8])[0]
     header = content[8 : 8 + size].replace(b'"I8"', b'"F8_E4M3"').rstrip()
-    file.write_bytes(struct.pack("<Q", len(header)) + header + content[8 + size :])
+    (path / WEIGHTS).write_bytes(struct.pack("<Q", len(header)) + header + content[8 + size :])
+
+
+def with_an_array_twice(path):
+    shutil.copy(path / WEIGHTS, path / "b.safetensors")
+    moved("a.safetensors")(path)
 
 
 INDEXED = '{"weight_map": {"model.norm.weight": "%s"}}'
-NORM = "model__norm__weight"
-UP = "model__layers__1__mlp__up_proj__weight"
+POINTER = "version https://git-lfs.github.com/spec/v1\n"
 DIRECTORIES = {
-    "more layers than arrays": (with_config(num_hidden_layers=3), "has arrays of 2 layers and tells of 3"),
-    "config.json cut off": (halved("config.json"), "config.json cannot be read"),
-    "config.json is a FIFO": (replaced("config.json", os.mkfifo), "config.json is a FIFO"),
-    "tokenizer.json is a FIFO": (replaced("tokenizer.json", os.mkfifo), "tokenizer.json is a FIFO"),
-    "the weights are a directory": (replaced("model.safetensors", Path.mkdir), "model.safetensors is a directory"),
-    "tokenizer.json of {}": (changed("tokenizer.json", "{}"), "tokenizer.json cannot be read: .*Model missing"),
-    "tokenizer.json cut off": (halved("tokenizer.json"), "tokenizer.json cannot be read"),
+    "more layers than arrays": (with_a_layer_more, "has arrays of 2 layers and tells of 3"),
+    "config.json cut off": (halved(CONFIG), "config.json cannot be read"),
+    "config.json is a FIFO": (replaced(CONFIG, os.mkfifo), "config.json is a FIFO"),
+    "tokenizer.json is a FIFO": (replaced(TOKENIZER, os.mkfifo), "tokenizer.json is a FIFO"),
+    "the weights are a directory": (replaced(WEIGHTS, Path.mkdir), "model.safetensors is a directory"),
+    "tokenizer.json of {}": (holding(TOKENIZER, "{}"), "tokenizer.json cannot be read: .*Model missing"),
     "a token below zero": (with_vocabulary({"a": -1}), "tokenizer.json cannot be read"),
     "a token without a row": (with_vocabulary({"a": 0, "b": 4_000_000_000}), "the token 'b' is number 4000000000"),
     "a merge of no tokens": (with_vocabulary({"a": 0}, [["x", "y"]]), "tokenizer.json cannot be read"),
     "no tokens": (with_vocabulary({}), "tokenizer.json has no tokens"),
-    "a download cut off": (halved("model.safetensors"), "model.safetensors cannot be read"),
-    "a pointer of git-lfs": (
-        changed("model.safetensors", "version https://git-lfs.github.com/spec/v1\n"),
-        "model.safetensors is a pointer of git-lfs",
-    ),
-    "an empty file": (changed("model.safetensors", ""), "model.safetensors cannot be read"),
-    "a header of 2^60 bytes": (changed("model.safetensors", struct.pack("<Q", 2**60)), "safetensors cannot be read"),
-    "a part missing": (moved("model.safetensors", "model-00001-of-00002.safetensors"), "00002.* is missing"),
-    "many parts": (moved("model.safetensors", "model-00001-of-99999.safetensors"), "00002-of-99999.* is missing"),
+    "a download cut off": (halved(WEIGHTS), "model.safetensors cannot be read"),
+    "a pointer of git-lfs": (holding(WEIGHTS, POINTER), "model.safetensors is a pointer of git-lfs"),
+    "an empty file": (holding(WEIGHTS, ""), "model.safetensors cannot be read"),
+    "a header of 2^60 bytes": (holding(WEIGHTS, struct.pack("<Q", 2**60)), "safetensors cannot be read"),
+    "a part missing": (moved("model-00001-of-00002.safetensors"), "00002.* is missing"),
+    "many parts": (moved("model-00001-of-99999.safetensors"), "00002-of-99999.* is missing"),
     "an index of an absent file": (indexed(INDEXED % "b.safetensors"), "b.safetensors is missing: download all parts"),
-    "an index of a file outside": (indexed(INDEXED % "../x/a.safetensors"), "must name files of the directory"),
-    "an index of a file outside, by way of one inside": (
+    "an index of a file outside": (indexed(INDEXED % "../x/a.safetensors"), "must name files of the"),
+    "an index that leads outside and back": (
         indexed(INDEXED % "a.safetensors/../../x/a.safetensors"),
-        "must name files of the directory",
+        "must name files",
     ),
     "an index that is a list": (indexed("[]"), "index.json holds .*: it must be an object"),
-    "an array twice": (
-        lambda path: (
-            shutil.copy(path / "model.safetensors", path / "b.safetensors")
-            and moved("model.safetensors", "a.safetensors")(path)
-        ),
-        "both hold the array",
-    ),
-    "an array of another shape": (with_arrays(**{UP: np.ones((40, 23), np.float32)}), r"\(40, 23\): it must have"),
-    "whole numbers": (with_arrays(**{UP: np.ones((40, 24), np.int8)}), "up_proj.weight' is of type I8, which is no"),
-    "an array of float8": (with_float8, "'model.norm.weight' is of type F8_E4M3, which is no weight by itself"),
+    "an array twice": (with_an_array_twice, "both hold the array"),
+    "an array of another shape": (with_up(np.ones((40, 23), np.float32)), r"\(40, 23\): it must have"),
+    "whole numbers": (with_up(np.ones((40, 24), np.int8)), "up_proj.weight' is of type I8, which is no"),
+    "an array of float8": (with_float8, "up_proj.weight' is of type F8_E4M3, which is no weight by itself"),
 }
 
 
-def refusal_of(path):
-    """Returns the one line that a file is refused with, before anything large is made."""
+def assert_refused(path, message):
+    """A file is refused in one line, before anything large is made."""
     tracemalloc.start()
     start = time.perf_counter()
     try:
-        with pytest.raises(Refusal) as caught:
+        with pytest.raises(Refusal, match=message) as caught:
             load(str(path))
         assert tracemalloc.get_traced_memory()[1] < 2**24
         assert time.perf_counter() - start < 10
@@ -280,7 +249,6 @@ def refusal_of(path):
         tracemalloc.stop()
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("case", DIRECTORIES)
@@ -288,66 +256,64 @@ def test_a_hostile_directory_is_refused(tmp_path, case):
     change, message = DIRECTORIES[case]
     write_directory(tmp_path / "x", ARRAYS)
     change(tmp_path / "x")
-    assert re.search(message, refusal_of(tmp_path / "x"))
+    assert_refused(tmp_path / "x", message)
 
 
-TOKENS, MERGES = vocabulary()
+TOKENS, _ = vocabulary()
+MORE_TOKENS = {"tokens": [*TOKENS, "x y"], "token_type": None}
 
 
-def with_key(**more):
-    return {"more": {key.replace("__", "."): value for key, value in more.items()}}
+def tokenizer(**keys):
+    return {"more": {f"tokenizer.ggml.{key}": value for key, value in keys.items()}}
+
+
+def array(name, value):
+    return {"arrays": {name: value}}
+
+
+def header(form, offset, value):
+    """Writes another number into the header of the norm's array."""
+
+    def change(content):
+        changed = bytearray(content)
+        struct.pack_into(form, changed, content.index(b"output_norm.weight") + 18 + offset, value)
+        return changed
+
+    return {"change": change}
+
+
+def cut_at(end):
+    return {"change": lambda content: content[:end]}
 
 
 GGUFS = {
-    "more layers than arrays": (with_key(llama__block_count=3), "has arrays of 2 layers and tells of 3"),
-    "a token for tokens": (with_key(tokenizer__ggml__tokens="a"), "tokenizer.ggml.tokens is 'a'"),
-    "a token twice": (
-        with_key(tokenizer__ggml__tokens=[*TOKENS[:-1], TOKENS[0]]),
-        "tokenizer.ggml.tokens has a token twice",
-    ),
-    "a token without a row": (
-        with_key(tokenizer__ggml__tokens=[*TOKENS, "x y"], tokenizer__ggml__token_type=None),
-        "the token 'x y' is number",
-    ),
-    "merges without a blank": (with_key(tokenizer__ggml__merges=["ab"]), "tokenizer.ggml.merges has 'ab'"),
-    "merges of no tokens": (with_key(tokenizer__ggml__merges=["日 本"]), "tokenizer.ggml.merges cannot be read"),
-    "types of other tokens": (with_key(tokenizer__ggml__token_type=[1]), "token_type must have a type from 1 to 6"),
-    "an unknown type": (with_key(tokenizer__ggml__token_type=[9] * len(TOKENS)), "token_type must have a type"),
-    "another tokenizer": (with_key(tokenizer__ggml__model="llama"), "holds the tokenizer 'llama' .'smollm'."),
+    "more layers than arrays": ({"more": {"llama.block_count": 3}}, "has arrays of 2 layers and tells of 3"),
+    "a token for tokens": (tokenizer(tokens="a"), "tokenizer.ggml.tokens is 'a'"),
+    "a token twice": (tokenizer(tokens=[*TOKENS[:-1], TOKENS[0]]), "tokenizer.ggml.tokens has a token twice"),
+    "a token without a row": (tokenizer(**MORE_TOKENS), "the token 'x y' is number"),
+    "merges without a blank": (tokenizer(merges=["ab"]), "tokenizer.ggml.merges has 'ab'"),
+    "merges of no tokens": (tokenizer(merges=["日 本"]), "tokenizer.ggml.merges cannot be read"),
+    "types of other tokens": (tokenizer(token_type=[1]), "token_type must have a type from 1 to 6"),
+    "an unknown type": (tokenizer(token_type=[9] * len(TOKENS)), "token_type must have a type"),
+    "another tokenizer": (tokenizer(model="llama"), "holds the tokenizer 'llama' .'smollm'."),
     "another cut": ({"pre": "tekken"}, "holds the tokenizer 'gpt2' .'tekken'.: only byte-level ones"),
-    "scaled positions": ({"arrays": {"rope_freqs.weight": np.ones(4, np.float32)}}, "scales its rotary positions"),
-    "whole numbers": ({"arrays": {"blk.1.ffn_up.weight": np.ones((40, 24), np.int8)}}, "the quantization I8, which"),
-    "an array missing": ({"arrays": {"output_norm.weight": None}}, "has no array output_norm.weight"),
-    "cut off": ({"cut": -100}, "is cut off: the array"),
-    "cut off in its header": ({"cut": 2000}, "do not fit into its 2,000 bytes"),
-    "a type of arrays that gguf does not know": ({"bytes": "type"}, "is of type 255, which gguf does not know"),
-    "arrays in the same bytes": ({"bytes": "start"}, "two arrays have bytes in common"),
-    "a shape of 2^60": ({"bytes": "shape"}, "is cut off: the array 'output_norm.weight' ends at byte"),
+    "scaled positions": (array("rope_freqs.weight", np.ones(4, np.float32)), "scales its rotary positions"),
+    "whole numbers": (array("blk.1.ffn_up.weight", np.ones((40, 24), np.int8)), "the quantization I8, which"),
+    "an array missing": (array("output_norm.weight", None), "has no array output_norm.weight"),
+    "cut off": (cut_at(-100), "is cut off: the array"),
+    "cut off in its header": (cut_at(2000), "do not fit into its 2,000 bytes"),
+    "a type that gguf does not know": (header("<I", 12, 255), "is of type 255, which gguf does not know"),
+    "arrays in the same bytes": (header("<Q", 16, 0), "two arrays have bytes in common"),
+    "a shape of 2^60": (header("<Q", 4, 2**60), "is cut off: the array 'output_norm.weight' ends at byte"),
 }
-
-
-def overwrite(path, place):
-    """Writes another number into the header of the norm's array."""
-    content = bytearray(path.read_bytes())
-    start = content.index(b"output_norm.weight") + len(b"output_norm.weight")
-    form, offset, value = {
-        "shape": ("<Q", 4, 2**60),  # behind the number of axes
-        "type": ("<I", 12, 255),
-        "start": ("<Q", 16, 0),
-    }[place]
-    struct.pack_into(form, content, start + offset, value)
-    path.write_bytes(content)
 
 
 @pytest.mark.parametrize("case", GGUFS)
 def test_a_hostile_gguf_is_refused(tmp_path, case):
-    change, message = GGUFS[case]
-    arrays = {name: array for name, array in (ARRAYS | change.get("arrays", {})).items() if array is not None}
+    written, message = GGUFS[case]
+    arrays = {name: array for name, array in (ARRAYS | written.get("arrays", {})).items() if array is not None}
     path = tmp_path / "x.gguf"
-    written = {key: value for key, value in change.items() if key in ("more", "architecture", "pre")}
-    write_gguf(path, arrays, **written)
-    if "cut" in change:
-        path.write_bytes(path.read_bytes()[: change["cut"]])
-    if "bytes" in change:
-        overwrite(path, change["bytes"])
-    assert re.search(message, refusal_of(path))
+    write_gguf(path, arrays, more=written.get("more"), pre=written.get("pre", "smollm"))
+    if "change" in written:
+        path.write_bytes(written["change"](path.read_bytes()))
+    assert_refused(path, message)

@@ -30,18 +30,12 @@ PASSAGE = Path(__file__).with_name("passage.md")
 
 
 @pytest.mark.parametrize(
-    ("file", "architecture"),
-    [
-        ("x.gguf", "llama"),
-        ("x.gguf", "qwen2"),
-        ("x", "LlamaForCausalLM"),
-        ("x", "MistralForCausalLM"),
-        ("x", "Qwen2ForCausalLM"),
-    ],
+    "architecture", ["llama", "qwen2", "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"]
 )
-def test_a_tiny_model_is_that_of_numpy_and_gives_the_text_back(tmp_path, file, architecture):
+def test_a_tiny_model_is_that_of_numpy_and_gives_the_text_back(tmp_path, architecture):
+    file, write = ("x", write_directory) if "CausalLM" in architecture else ("x.gguf", write_gguf)
     arrays = tiny_arrays(len(vocabulary()[0]), biases="wen" in architecture, tied="wen" not in architecture)
-    (write_gguf if file == "x.gguf" else write_directory)(tmp_path / file, arrays, architecture)
+    write(tmp_path / file, arrays, architecture)
     model = load(str(tmp_path / file))
     tokens = model.encode(TEXT)
     assert model.decode(tokens) == TEXT
@@ -62,10 +56,10 @@ def test_every_way_to_cut_gives_the_text_back(tmp_path, pre):
 def test_what_is_not_there_is_said_in_one_line(tmp_path, monkeypatch):
     arrays = tiny_arrays(len(vocabulary()[0]))
     (tmp_path / "empty").mkdir()
-    for name, said in [
+    for name, said in (
         ("empty", "has no config.json: name the directory"),
-        ("absent.gguf", "it must be 'smollm2', a .gguf file"),
-    ]:
+        ("absent.gguf", "it must be 'smollm2', a .gguf"),
+    ):
         with pytest.raises(Refusal, match=said):
             load(str(tmp_path / name))
     write_gguf(tmp_path / "x.gguf", arrays, quantize=True)
@@ -114,29 +108,15 @@ def test_the_study_computes_its_units_and_puts_them_together(tmp_path, monkeypat
     write_gguf(tmp_path / "x.gguf", tiny_arrays(len(vocabulary()[0])))
     texts = (PASSAGE, PASSAGE.parents[2] / "README.md")
     asked = Arguments(model=str(tmp_path / "x.gguf"), texts=texts, output=tmp_path / "units", quick=True)
-    for units in (
-        "losses_softmax_*",
-        "heads_*",
-        "looks_*",
-        "needles_softmax_2_128",
-        "units_theta_*needle",
-        "needles_theta_*needle_2_256",
-    ):
-        study(dataclasses.replace(asked, units=units))
-    study(dataclasses.replace(asked, units="masked_passage", most=1))
-    study(dataclasses.replace(asked, units="heads_*"))
+    units = "losses_softmax_* heads_* looks_* needles_softmax_2_128 units_theta_*needle needles_theta_*needle_2_256"
+    for pattern in (*units.split(), "masked_passage", "heads_*"):
+        study(dataclasses.replace(asked, units=pattern, most=1 if pattern == "masked_passage" else asked.most))
     said = capsys.readouterr().out
     assert "FAILED" not in said
     assert "0 of 2 parts to compute" in said
     study(dataclasses.replace(asked, collect=tmp_path / "data"))
-    assert {path.stem for path in (tmp_path / "data").iterdir()} == {
-        "losses",
-        "heads",
-        "looks",
-        "needles",
-        "units",
-        "masked",
-    }
+    written = {path.stem for path in (tmp_path / "data").iterdir()}
+    assert written == {"losses", "heads", "looks", "needles", "units", "masked"}
     needles = pl.read_csv(tmp_path / "data" / "needles.csv")
     assert set(needles["help"]) == {"neither", "rank", "temperature", "both"}
 

@@ -3,7 +3,6 @@ import itertools
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -185,38 +184,16 @@ def test_half_precision_is_computed_in_float32_and_rounded_once():
     np.testing.assert_allclose(float32(dot_product_attention(*half)), theirs, atol=4 * float(jnp.finfo(dtype).eps))
 
 
-@pytest.mark.parametrize(("name", "kv_heads"), [*((name, 2) for name in HEART), ("softmax", HEADS), ("softmax", 1)])
+@pytest.mark.parametrize(("name", "kv_heads"), [*((name, 2) for name in HEART), ("ssmax", HEADS), ("softmax", 1)])
 def test_the_normalizer_gets_the_logits_and_the_mask(name, kv_heads):
     query, key, value = qkv(kv_heads)
-    output, weights = dot_product_attention(query, key, value, mask=some_mask(), normalizer=name, return_weights=True)
-    expected = normalizer(name)(jnp.asarray(logits_of(query, key)), where=some_mask())
+    hiding = {"mask": some_mask(), "is_causal": True, "local_window_size": (3, 1)}
+    output, weights = dot_product_attention(query, key, value, **hiding, normalizer=name, return_weights=True)
+    visible = visible_by_definition(**hiding, query_seq_lengths=None, key_value_seq_lengths=None)
+    expected = normalizer(name)(jnp.asarray(logits_of(query, key)), where=jnp.asarray(visible))
     np.testing.assert_allclose(weights, expected, atol=2e-6)
     repeated = np.repeat(np.asarray(value), HEADS // kv_heads, axis=2)
     np.testing.assert_allclose(output, np.einsum("bhqk,bkhd->bqhd", weights, repeated), atol=2e-6)
-
-
-def test_length_counts_what_each_query_sees():
-    query, key, value = qkv()
-    s = 0.8
-    attend = functools.partial(dot_product_attention, query, key, value, return_weights=True)
-    _, weights = attend(is_causal=True, normalizer=f"ssmax(s={s})")
-    logits = logits_of(query, key)
-    for i in range(QUERIES):
-        row = np.exp(s * np.log(i + 1) * logits[:, :, i, : i + 1])
-        np.testing.assert_allclose(weights[:, :, i, : i + 1], row / row.sum(-1, keepdims=True), atol=1e-6)
-
-    # A window of one key to the left leaves two visible, whatever the position.
-    _, weights = attend(is_causal=True, local_window_size=(1, 0), normalizer=f"ssmax(s={s})")
-    pair = np.exp(s * np.log(2) * logits[:, :, 4, 3:5])
-    np.testing.assert_allclose(weights[:, :, 4, 3:5], pair / pair.sum(-1, keepdims=True), atol=1e-6)
-
-
-@pytest.fixture
-def unchecked():
-    """Turns off the run-time checks of these tests, so that the function itself has to see what is wrong."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def shaped(*shape, dtype=jnp.float32):
@@ -224,7 +201,7 @@ def shaped(*shape, dtype=jnp.float32):
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-@pytest.mark.usefixtures("unchecked")
+@pytest.mark.usefixtures("symbols_pass")
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [

@@ -38,16 +38,6 @@ def blocks_of_2(*arrays, **keywords):
         return sj.dot_product_attention(*arrays, implementation="streaming", block_size=2, **keywords)
 
 
-def spread(logits, axis=-1, where=None, *, sharpness=1.0):
-    """Softmax of logits over their root mean square: a function of one's own that reads its row again and again."""
-    visible = jnp.where(where, logits, 0) if where is not None else logits
-    deviation = jnp.sqrt(jnp.mean(visible**2, axis, keepdims=True) + 1e-3)
-    return sj.softmax(sharpness * visible / deviation, axis, where)
-
-
-OWN = sj.Normalizer(jax.tree_util.Partial(spread, sharpness=1.5))
-
-
 class Spread(sj.Scale):
     """A scale with a statistic of the row that no other has: β = s over the mean distance to the largest logit."""
 
@@ -74,19 +64,6 @@ def test_values_and_gradients_are_those_of_dense_attention(name, shape):
     rows = [output[0, EMPTY], to_query[0, EMPTY], to_key[1, HIDDEN], to_value[1, HIDDEN]]
     for row in (*rows, *([to_bias[0, :, EMPTY]] if shape == EVERY else [])):
         np.testing.assert_array_equal(row, 0)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("shape", [(QUERIES, 1), (BATCH, HEADS, QUERIES, 1)], ids=str)
-def test_numbers_of_each_query_and_batch_entry_go_with_them(shape):
-    scale = sj.InverseTemperature(jnp.linspace(0.5, 2.0, np.prod(shape)).reshape(shape))
-    assert_equal(*each((dense_attention, blocks_of_2), sj.Normalizer(sj.softmax, scale), arrays()[:3]))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("normalizer", [OWN, sj.Normalizer(sj.sigmoid, Spread())], ids=["function", "scale"])
-def test_a_normalizer_of_ones_own_comes_in_blocks(normalizer):
-    assert_equal(*each((dense_attention, blocks_of_2), normalizer, (*arrays()[:3], jnp.zeros(()))))
 
 
 @pytest.mark.full
@@ -196,14 +173,6 @@ TABLE = jnp.linspace(0.0, 0.3, 3 * QUERIES).reshape(QUERIES, 3)
 """Not numbers of rows, though it has as many rows as there are queries."""
 
 
-@pytest.mark.parametrize(
-    "function", [by_head, SoftCapped(of=sj.Normalizer(by_head)), jax.tree_util.Partial(by_table, table=TABLE)], ids=type
-)
-def test_a_function_may_hold_arrays_that_are_no_numbers_of_rows(function):
-    ways = (attend(*arrays()[:3], normalizer=sj.Normalizer(function)) for attend in (dense_attention, blocks_of_2))
-    np.testing.assert_allclose(*ways, atol=2e-6)
-
-
 @pytest.mark.full
 def test_memory_stays_below_two_gigabytes_at_16384_by_16384():
     array = jax.ShapeDtypeStruct((1, 16384, 4, 64), jnp.float32)
@@ -211,3 +180,22 @@ def test_memory_stays_below_two_gigabytes_at_16384_by_16384():
     memory = jax.jit(jax.grad(loss, (0, 1, 2))).lower(array, array, array).compile().memory_analysis()
     assert memory is not None
     assert memory.temp_size_in_bytes < 2e9
+
+
+def numbers_of(*shape):
+    return sj.Normalizer(sj.softmax, sj.InverseTemperature(jnp.linspace(0.5, 2.0, np.prod(shape)).reshape(shape)))
+
+
+OWN = {
+    "scale": sj.Normalizer(sj.sigmoid, Spread()),
+    "numbers of queries": numbers_of(QUERIES, 1),
+    "numbers of all rows": numbers_of(BATCH, HEADS, QUERIES, 1),
+    "function": sj.Normalizer(by_head),
+    "capped function": sj.Normalizer(SoftCapped(of=sj.Normalizer(by_head))),
+    "table": sj.Normalizer(jax.tree_util.Partial(by_table, table=TABLE)),
+}
+
+
+@pytest.mark.parametrize("own", full_except(OWN, "function"))
+def test_a_normalizer_of_ones_own_comes_in_blocks(own):
+    assert_equal(*each((dense_attention, blocks_of_2), OWN[own], arrays()[:3]))

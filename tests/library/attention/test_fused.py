@@ -10,7 +10,7 @@ import softmax_jax as sj
 from docs import catalogue
 from softmax_jax.attention.attention import dot_product_attention
 from softmax_jax.attention.fused import runs_fused
-from tests.tiers import methods
+from tests.tiers import HEART, methods
 
 from .inputs import EMPTY, arrays, assert_equal, dense_attention, each, with_arrays
 
@@ -22,7 +22,11 @@ def test_what_rides_a_kernel_is_what_the_facts_say():
     assert dict(catalogue.rows())["runs on a fused kernel"] == RIDES
 
 
-@pytest.mark.parametrize("name", methods(RIDES))
+RIDERS = "llama4", "sink_softmax", "ssmax", "yarn"
+"""Beside the heart, one for each way to ride."""
+
+
+@pytest.mark.parametrize("name", methods((*HEART[:2], *RIDERS)))
 def test_values_and_gradients_are_those_of_dense_attention(name):
     *qkv, bias = arrays()
     beside = [jnp.where(jnp.isfinite(bias), bias, 0)[:1]] if name in ("softmax", "ssmax") else []

@@ -18,7 +18,6 @@ from softmax_jax.laws.checker import (
     check_gradient,
     check_half_types,
     check_lengths,
-    check_shape,
     check_surroundings,
 )
 from softmax_jax.laws.counterexamples import counterexample, describe
@@ -207,6 +206,13 @@ def not_of_float64(z, axis, where):
     return sj.softmax(z, axis, where)
 
 
+KINK = float(np.random.default_rng(0).normal(size=6)[0]) + 1e-3
+
+
+def bent_beside_the_row(z, axis, where):
+    return jnp.maximum(z.astype("float32"), np.float32(KINK)).astype(z.dtype)
+
+
 def promises_of(part, weigh):
     return {promise.name: promise for promise in catch_errors(part, as_normalizer(function(weigh)))}
 
@@ -217,6 +223,7 @@ def promises_of(part, weigh):
         (from_the_largest_of_its_row, 2),
         (with_a_rule(1.0, "float32"), 1),
         (by_callback, 1),
+        (bent_beside_the_row, 2),
         *full_except([(with_a_rule(1.0, None), 1), (not_of_float64, 2)]),
     ],
 )
@@ -235,22 +242,6 @@ def test_a_gradient_that_is_wrong_by_a_hundredth_is_found_in_every_precision(dty
     got, wanted = (float(word) for word in re.findall(r" (0\.\d+)", broken.evidence.split(" at ")[0]))
     assert broken.evidence.startswith("jacrev: dw0/dz0 is ")
     assert got == pytest.approx(times * wanted, rel=1e-4)
-
-
-def test_a_kink_beside_the_row_is_no_wrong_gradient():
-    kink = float(np.random.default_rng(0).normal(size=6)[0]) + 1e-3
-
-    def bent(z, axis, where):
-        return jnp.maximum(z.astype("float32"), np.float32(kink)).astype(z.dtype)
-
-    assert promises_of(check_gradient, bent)["The gradient is that of differences"].verdict == "holds"
-
-
-def test_weights_of_half_precision_are_not_compared_with_differences():
-    found = promises_of(check_gradient, in_float16)
-    assert found["The gradient is that of differences"].holds is None
-    steps = found["Weights move as finely as float32"]
-    assert (steps.verdict, steps.evidence) == ("BROKEN", "they move in steps of 3e-05")
 
 
 def test_what_jax_cannot_map_is_no_broken_promise():
@@ -293,71 +284,13 @@ def test_no_setting_of_the_process_changes_a_verdict(every_setting):
     assert sj.check(jax.tree_util.Partial(promoting, power=power)).broken == []
 
 
-def test_a_row_that_sees_its_batch_is_said_with_the_other_row():
-    alone, shifted = (law for find in (laws.alone, laws.shifted) for law in LAWS if law.find is find)
-    wrong = as_normalizer(function(from_the_largest_of_the_batch))
-    assert counterexample(wrong, alone, "float32") == "logits [0] beside [3e+38] got [0]; wanted [1], as alone"
-    assert counterexample(wrong, shifted, "float32").endswith("other rows")
-    leaks = function(lambda z, axis, where: sj.softmax(z, axis, where) + leaking(jnp.where(jnp.isfinite(z), z, 0)))
-    said = counterexample(as_normalizer(leaks), alone, "float32")
-    assert " got the gradient [" in said
-    assert said.endswith(", as alone")
-
-
-@jax.custom_vjp
-def leaking(z):
-    return jnp.zeros_like(z)
-
-
-leaking.defvjp(lambda z: (leaking(z), z), lambda z, g: (g + z.sum(),))
-
-
-def by_the_spread(z, axis, where):
-    mean = jnp.mean(z, axis, keepdims=True, where=where)
-    square = jnp.mean((z - mean) ** 2, axis, keepdims=True, where=where)  # (0 - mean)² overflows behind the mask
-    return sj.softmax(z / jnp.sqrt(jnp.maximum(square, 1)), axis, where)
-
-
-def test_a_hidden_entry_without_which_the_law_holds_is_part_of_its_counterexample():
-    (smooth,) = (law for law in LAWS if law.find is laws.smooth)
-    said = counterexample(as_normalizer(function(by_the_spread)), smooth, "float32")
-    assert "logits [0, 3.40282e+38], visible [0, 1] got the gradient [0, nan]" in said
-
-
-def found_in(logits, got, wanted):
-    logits, got, wanted = (np.array([row], float) for row in (logits, got, wanted))
-    return Finding(np.array([True]), Rows(logits, np.ones_like(logits, bool), ["row"]), got, wanted)
-
-
-def test_a_counterexample_says_what_differs_in_few_words():
-    found = found_in([0, 1], [0.3, 0.7], [0.30000001, 0.7])
-    assert describe(found) == "logits [0, 1] got [0.3, 0.7]; wanted [0.30000001, 0.7]"
-    found = found_in([np.nan, np.nan, 2], [0, 0, 1], [0, 0.5, 1])
-    found = found._replace(rows=found.rows._replace(where=np.array([[False, False, True]])))
-    assert describe(found) == "logits [nan, 2], visible [0, 1] got [0, 1]; wanted [0.5, 1]"
-    row, weights = np.random.default_rng(0).normal(size=(2, 65))
-    said = describe(found_in(row, np.where(np.arange(65) == 40, np.nan, weights), weights))
-    assert f" and {65 - said.split(' and ')[0].count(',') - 1} more got " in said
-    assert "nan" in said
-    assert len(said) < 200
-
-
-def along_the_last(z, axis, where):
-    return sj.softmax(z, -1, where)
-
-
 @pytest.mark.parametrize(
     ("part", "weigh", "promise", "said"),
     [
         (check_half_types, in_half, "Half types", "bfloat16: logits ["),
         (check_gradient, lambda z, *rest: exact(doubled(z), *rest), "The gradient is", "jacfwd: dw"),
         (check_gradient, with_a_number, "The gradient in its numbers", "/dpower is 0; wanted "),
-        (
-            check_surroundings,
-            lambda z, axis, where: sj.softmax(z, -1, where),
-            "The same along another axis",
-            "wanted [",
-        ),
+        (check_surroundings, lambda z, axis, where: exact(z, -1, where), "The same along another axis", "wanted ["),
         (check_surroundings, seen(np.ndim), "The same under vmap", "wanted ["),
         (check_surroundings, seen(np.ndim), "The same under scan", "wanted ["),
         (check_surroundings, seen(np.size), "The same in blocks of queries", "wanted ["),
@@ -375,35 +308,97 @@ def test_other_promises_that_are_broken_are_said(part, weigh, promise, said):
     assert said in broken.evidence
 
 
+def test_weights_of_half_precision_are_not_compared_with_differences():
+    found = promises_of(check_gradient, in_float16)
+    assert found["The gradient is that of differences"].holds is None
+    steps = found["Weights move as finely as float32"]
+    assert (steps.verdict, steps.evidence) == ("BROKEN", "they move in steps of 3e-05")
+
+
+@jax.custom_vjp
+def leaking(z):
+    return jnp.zeros_like(z)
+
+
+leaking.defvjp(lambda z: (leaking(z), z), lambda z, g: (g + z.sum(),))
+
+
+def by_the_spread(z, axis, where):
+    mean = jnp.mean(z, axis, keepdims=True, where=where)
+    square = jnp.mean((z - mean) ** 2, axis, keepdims=True, where=where)  # (0 - mean)² overflows behind the mask
+    return sj.softmax(z / jnp.sqrt(jnp.maximum(square, 1)), axis, where)
+
+
+def with_leaks(z, axis, where):
+    return sj.softmax(z, axis, where) + leaking(jnp.where(jnp.isfinite(z), z, 0))
+
+
+@pytest.mark.parametrize(
+    ("weigh", "find", "said"),
+    [
+        (
+            from_the_largest_of_the_batch,
+            laws.alone,
+            r"^logits \[0\] beside \[3e\+38\] got \[0\]; wanted \[1\], as alone$",
+        ),
+        (from_the_largest_of_the_batch, laws.shifted, "other rows$"),
+        (with_leaks, laws.alone, r" got the gradient \[.*, as alone$"),
+        (by_the_spread, laws.smooth, r"logits \[0, 3.40282e\+38\], visible \[0, 1\] got the gradient \[0, nan\]"),
+    ],
+)
+def test_a_counterexample_holds_the_other_rows_and_hidden_entries_that_it_needs(weigh, find, said):
+    (law,) = (law for law in LAWS if law.find is find)
+    assert re.search(said, counterexample(as_normalizer(function(weigh)), law, "float32"))
+
+
+def test_a_counterexample_says_what_differs_in_few_words():
+    def said(logits, got, wanted, where=True):
+        logits, got, wanted = (np.array([row], float) for row in (logits, got, wanted))
+        return describe(
+            Finding(np.array([True]), Rows(logits, np.zeros(logits.shape, bool) | where, ["row"]), got, wanted)
+        )
+
+    assert said([0, 1], [0.3, 0.7], [0.30000001, 0.7]) == "logits [0, 1] got [0.3, 0.7]; wanted [0.30000001, 0.7]"
+    hidden = said([np.nan, np.nan, 2], [0, 0, 1], [0, 0.5, 1], [False, False, True])
+    assert hidden == "logits [nan, 2], visible [0, 1] got [0, 1]; wanted [0.5, 1]"
+    row, weights = np.random.default_rng(0).normal(size=(2, 65))
+    many = said(row, np.where(np.arange(65) == 40, np.nan, weights), weights)
+    assert f" and {65 - many.split(' and ')[0].count(',') - 1} more got " in many
+    assert "nan" in many
+    assert len(many) < 200
+
+
 def test_another_type_ends_the_check():
-    wrong = sj.Normalizer(lambda z, axis, where: sj.softmax(z, axis, where).astype("float32"))
-    (made,) = sj.check(wrong)
+    (made,) = sj.check(sj.Normalizer(lambda z, axis, where: sj.softmax(z, axis, where).astype("float32")))
     assert made.evidence == "f(bfloat16 of shape (2, 3), axis -1, where) gives float32 of shape (2, 3)"
     raising = sj.Normalizer(lambda z, axis, where: z + 1 / 0)
     assert sj.check(raising).broken[0].evidence.endswith("says: ZeroDivisionError: division by zero")
-    assert check_shape(sj.normalizer("softmax")).holds
 
 
-def run_command(monkeypatch, capsys, *words):
-    """The status with which the command ends, and what it prints."""
-    monkeypatch.setattr("sys.argv", ["check", *words])
-    monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit) as ended:
-        command.main()
-    return ended.value.code, *capsys.readouterr()
+@pytest.fixture
+def run_command(monkeypatch, capsys):
+    """Returns the status with which the command ends, and what it prints."""
+
+    def run(*words):
+        monkeypatch.setattr("sys.argv", ["check", *words])
+        monkeypatch.setenv("COLUMNS", "80")
+        with pytest.raises(SystemExit) as ended:
+            command.main()
+        return ended.value.code, *capsys.readouterr()
+
+    return run
 
 
-def test_the_command_ends_with_status_1_for_a_broken_promise(monkeypatch, capsys):
+def test_the_command_ends_with_status_1_for_a_broken_promise(monkeypatch, run_command):
     kept, lacking = Promise("kept", True), Promise("b", False, "row", claimed=False)
     found = {
         "Softmax": Checked([kept, lacking, Promise("c", None, "0.3")]),
         "Hardmax": Checked([Promise("broken", False, "12345 " * 33)]),
     }
-    assert [promise.verdict for promise in found["Softmax"]] == ["holds", "no", ""]
     assert found["Softmax"].broken == []
     assert repr(found["Softmax"]).splitlines() == ["kept  holds", "b     no      row", "c             0.3"]
     monkeypatch.setattr(command, "check", lambda normalizer: found[type(normalizer.map).__name__])
-    status, output, _ = run_command(monkeypatch, capsys, "softmax", "hardmax")
+    status, output, _ = run_command("softmax", "hardmax")
     assert status == 1
     assert "softmax keeps every promise that it makes, but has not, and does not promise: b" in " ".join(output.split())
     assert len(output.partition("broken")[2].splitlines()) == 1 + 3 + 1  # a counterexample has three lines at most
@@ -412,13 +407,9 @@ def test_the_command_ends_with_status_1_for_a_broken_promise(monkeypatch, capsys
 
 @pytest.mark.parametrize(
     ("words", "problem"),
-    [
-        (["nowhere:mine"], "the module nowhere cannot be imported (ModuleNotFoundError: No module named 'nowhere')"),
-        (["math:sqrt"], "math:sqrt is the function sqrt; it must be a map, a Normalizer, the name of one"),
-        (["softmax", "softmax"], "has softmax twice"),
-    ],
+    [("nowhere:mine", "(ModuleNotFoundError: No module"), ("softmax softmax", "has softmax twice")],
 )
-def test_what_cannot_be_checked_is_said_in_one_line(words, problem, monkeypatch, capsys):
-    status, _, message = run_command(monkeypatch, capsys, *words)
+def test_what_cannot_be_checked_is_said_in_one_line(words, problem, run_command):
+    status, _, message = run_command(*words.split())
     assert (status, message.count("\n")) == (2, 1)
     assert problem in message

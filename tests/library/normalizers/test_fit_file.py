@@ -52,11 +52,8 @@ def test_a_fit_is_named_on_the_command_line_with_or_without_quotes_or_is_a_keywo
             r"β = 357.5 at H = 3 nats, within its own range, where \|β\| is at most 64: coefficients go highest power",
         ),
         ({"coefficients": []}, r"coefficients is \[\]; it must be a list of finite numbers"),
-        ({"coefficients": "12"}, r"coefficients is '12'; it must be a list of finite numbers"),
         ({"coefficients": [1.0, True]}, r"coefficients is \[1.0, True\]; it must be"),
-        ({"coefficients": [float("nan")]}, r"coefficients is \[nan\]; it must be"),
         ({"entropy_range": [3.0, 2.0]}, r"entropy_range is \[3.0, 2.0\]; it must be \[low, high\]"),
-        ({"entropy_range": [-1.0, 2.0]}, r"entropy_range is \[-1.0, 2.0\]; it must be"),
         ({"entropy_range": [1.0]}, r"entropy_range is \[1.0\]; it must be"),
     ],
 )

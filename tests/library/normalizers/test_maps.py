@@ -1,4 +1,4 @@
-"""What the laws, which compare each map with its formula and its gradients with differences, do not say of it."""
+"""What the laws, which compare each map at its own numbers with its formula, do not say of it."""
 
 import dataclasses
 
@@ -9,60 +9,73 @@ import pytest
 
 import softmax_jax as sj
 from softmax_jax.normalizers.row import weigh
-from tests.library.laws import references
+from tests.library.laws.references import (
+    adaptive_beta,
+    clipped_softmax,
+    entropy,
+    first_token,
+    length_rule_beta,
+    softmax,
+    softpick,
+)
 from tests.tiers import full_except
 
-MIXED = [0.5, -0.3, 0.1, 2.5, -0.1, 0.3, 0.0, 2.0, -0.5, 0.2]
 INF = float("inf")
 
 
-def test_sigmoid_weighs_each_entry_by_itself():
-    z = jnp.array([0.0, np.log(2), -np.log(4)])
-    np.testing.assert_allclose(sj.sigmoid(z), [1 / 4, 2 / 5, 1 / 13], rtol=1e-6)
-    np.testing.assert_allclose(sj.sigmoid(z, bias=0.0), [1 / 2, 2 / 3, 1 / 5], rtol=1e-6)
-    # n is the number of visible entries.
-    np.testing.assert_allclose(sj.sigmoid(z, where=jnp.array([True, True, False])), [1 / 3, 1 / 2, 0], rtol=1e-6)
+def adaptive(z, beta):
+    return softmax((beta if entropy(z) > 0.5 else 1) * z)
+
+
+FORMULAS = {
+    "temperature(theta=0.4)": lambda z: softmax(z / 0.4),
+    "adaptive(coefficients=(0.5, 1.0))": lambda z: adaptive(z, max(entropy(z) / 2 + 1, 1)),
+    "adaptive(entropy_range=(2.0, 3.0))": lambda z: adaptive(z, adaptive_beta(2.0)),
+    "ssmax(s=0.43, bias=0.2)": lambda z: softmax((0.43 * np.log(z.size) + 0.2) * z),
+    "ssmax(s=-0.5)": lambda z: softmax(-0.5 * np.log(z.size) * z),
+    "scalable_softpick(s=0.9)": lambda z: softpick(0.9 * np.log(z.size) * z),
+    "length_scaled(m=2, eps=0.1)": lambda z: softmax(length_rule_beta(z.size, 2, 0.1) * z),
+    "sigmoid(bias=0.0)": lambda z: 1 / (1 + np.exp(-z)),
+    "softmax_n(n0=3.0)": lambda z: softmax(np.append(z, np.log(3)))[:-1],
+    "first_token(bias=1.1)": lambda z: first_token(z, 1.1),
+    "clipped_softmax(gamma=-0.03, alpha=0.0)": lambda z: clipped_softmax(z, -0.03, 0.0),
+    "clipped_softmax(alpha=2.0)": lambda z: clipped_softmax(z, alpha=2.0),
+    "clipped_softmax(alpha=0.5, zeta=1.5)": lambda z: clipped_softmax(z, alpha=0.5, zeta=1.5),
+    "elastic_softmax(tau=0.5)": lambda z: softmax(z) + 0.5 / z.size,
+}
+
+
+@pytest.mark.parametrize("name", full_except(FORMULAS, "temperature(theta=0.4)", "sigmoid(bias=0.0)"))
+def test_at_other_numbers_a_method_is_its_formula(name):
+    rng = np.random.default_rng(0)
+    logits, where = 2 * rng.normal(size=(5, 9)), rng.random((5, 9)) < 0.7
+    weights = sj.normalizer(name)(jnp.asarray(logits, jnp.float32), where=jnp.asarray(where))
+    for row, visible, found in zip(logits, where, weights):
+        np.testing.assert_allclose(found[visible], FORMULAS[name](row[visible]), rtol=2e-5, atol=1e-7)
+        assert not found[~visible].any()
 
 
 def test_a_sink_is_a_logit_whose_weight_is_dropped():
     for offset in 0.0, 500.0, -500.0:
         for sink in -3.0, 0.5, 600.0:
-            z = jnp.array(MIXED) + offset
+            z = jnp.array([0.5, -0.3, 0.1, 2.5, -0.1]) + offset
             with_one_more = sj.softmax(jnp.append(z, sink))
             np.testing.assert_allclose(sj.sink_softmax(z, sink=sink), with_one_more[:-1], rtol=1e-6)
 
 
-def test_softmax_n_is_a_sink_at_the_logarithm_and_softpick_keeps_the_digits_of_small_logits():
-    z = jnp.array(MIXED)
-    np.testing.assert_allclose(sj.softmax_n(z, n0=3.0), sj.sink_softmax(z, sink=np.log(3.0)), rtol=1e-6)
+def test_softpick_keeps_the_digits_of_small_logits():
     small = np.array([1e-4, 3e-4, -2e-4])
     wanted = np.maximum(np.expm1(small), 0) / (np.abs(np.expm1(small)).sum() + 1e-12)
     np.testing.assert_allclose(sj.softpick(jnp.array(small, jnp.float32), eps=1e-12), wanted, rtol=1e-5)
 
 
-@pytest.mark.parametrize("axis", [-1, (0, 2)])
-def test_the_factor_of_the_first_token_goes_to_the_first_visible_entry(axis):
-    z = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
-    where = np.ones(z.shape, bool)
-    where[0, 1, 0] = False
-    factor = np.ones_like(z)
-    for row in range(3):
-        places = [(0, row, 0), (1, row, 0)] if axis == -1 else [(0, row, 0)]
-        for batch, _, first in places:
-            factor[batch, row, first + (not where[batch, row, first])] = 3
-    weights = factor * np.exp(z) * where
-    weights /= weights.sum(axis, keepdims=True)
-    given = sj.first_token_softmax(jnp.asarray(z), axis, jnp.asarray(where), bias=np.log(3.0))
-    np.testing.assert_allclose(given, weights, rtol=1e-5)
-
-
-def test_numbers_of_clipped_and_elastic_softmax():
-    z = np.array(MIXED)
-    for numbers in {"gamma": -0.03, "alpha": 0.0}, {"alpha": 2.0}, {"zeta": 1.5, "alpha": 0.5}:
-        wanted = references.clipped_softmax(z, **numbers)
-        np.testing.assert_allclose(sj.clipped_softmax(jnp.array(z), **numbers), wanted, rtol=1e-5, atol=1e-7)
-    wanted = references.softmax(z) + 0.5 / z.size
-    np.testing.assert_allclose(sj.elastic_softmax(jnp.array(z), tau=0.5), wanted, rtol=1e-5)
+def test_the_first_token_of_a_row_along_two_axes_is_its_first_visible_entry():
+    z, seen = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32), np.ones((2, 3, 4), bool)
+    seen[0, 1, 0] = False
+    rows, visible = (np.moveaxis(array, 1, 0).reshape(3, 8) for array in (z, seen))
+    wanted = sj.first_token_softmax(jnp.asarray(rows), where=jnp.asarray(visible), bias=1.1)
+    weights = sj.first_token_softmax(jnp.asarray(z), (0, 2), jnp.asarray(seen), bias=1.1)
+    np.testing.assert_allclose(weights.swapaxes(0, 1).reshape(3, 8), wanted, rtol=1e-6)
 
 
 def test_elastic_softmax_gives_a_logit_of_minus_infinity_nothing_where_it_adds_to_the_weights():

@@ -17,9 +17,6 @@ from softmax_jax.normalizers.registry import Method
 from tests.tiers import methods
 
 Z = jnp.arange(12.0).reshape(3, 4) / 5
-SCALES = [
-    one for one in vars(sj).values() if isinstance(one, type) and issubclass(one, sj.Scale) and one is not sj.Scale
-]
 
 
 def bound(logits, axis=-1, where=None, *, power=1.0):
@@ -93,20 +90,10 @@ def test_every_method_may_be_compiled_by_itself(name: str):
             assert jax.eval_shape(transform(fun), Z).shape == Z.shape
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_every_scale_may_be_compiled_by_itself(scale: Any):
-    knots: Any = [jnp.array([1.0, 2.0]), jnp.array([1.0, 3.0])] if scale is sj.EntropyInterpolation else []
-    one = scale(*knots)
-    np.testing.assert_allclose(jax.jit(one, static_argnums=1)(Z, -1, None), one(Z, -1, None), atol=1e-6)
-    assert one == scale(*knots)
-
-
-@pytest.mark.parametrize("many", [False, True])
-def test_a_numpy_array_that_changes_changes_no_normalizer_and_an_equal_one_makes_no_other_program(many: bool):
+@pytest.mark.parametrize("scale", [sj.LogLength, lambda array: sj.EntropyPolynomial((array, 1.0), floor=-9.0)])
+def test_a_numpy_array_that_changes_changes_no_normalizer_and_an_equal_one_makes_no_other_program(scale: Any):
     def build(array: Any) -> Any:
-        return sj.Normalizer(
-            sj.softmax, sj.EntropyPolynomial((array, 1.0), floor=-9.0) if many else sj.LogLength(array)
-        )
+        return sj.Normalizer(sj.softmax, scale(array))
 
     array, traces = np.full((3, 1), 0.5), []
 
@@ -122,7 +109,6 @@ def test_a_numpy_array_that_changes_changes_no_normalizer_and_an_equal_one_makes
     np.testing.assert_allclose(run(build(np.full((3, 1), 0.5)), Z), before)
     assert len(traces) == 1
     np.testing.assert_allclose(normalizer(Z), before, atol=1e-6)
-    assert not np.allclose(run(build(array), Z), before)
     with pytest.raises(ValueError, match="read-only"):
         jax.tree.leaves(normalizer)[0][...] = 2
 

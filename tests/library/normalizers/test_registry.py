@@ -17,7 +17,6 @@ from softmax_jax.laws.counterexamples import counterexample
 from softmax_jax.laws.laws import LAWS
 from softmax_jax.normalizers import registry
 from softmax_jax.normalizers.normalizer import SoftCapped
-from tests.tiers import methods
 
 CONTRIBUTING = pathlib.Path(__file__).parents[3] / "CONTRIBUTING.md"
 
@@ -39,44 +38,39 @@ def plain(logits, axis=-1, where=None, *, factor=1.0):
     return factor * jax.nn.softmax(logits, axis, where)
 
 
+PLAIN = sj.Normalizer(jax.tree_util.Partial(plain, factor=1.0))
+RANGED = sj.EntropyPolynomial((1.0,), entropy_range=(0.0, 6.0))
+CAPS = "0", "-1", "1e400", "1e-40"
+
+
+SAME = [
+    (" softmax()", sj.Normalizer(sj.softmax)),
+    ("temperature(theta=2)", sj.Normalizer(sj.softmax, sj.ConstantTemperature(2.0))),
+    ("ssmax(0.43, bias=-1e-1)", sj.Normalizer(sj.softmax, sj.LogLength(s=0.43, bias=-0.1))),
+    ("adaptive(coefficients=[1], entropy_range=(0, 6))", sj.Normalizer(sj.softmax, RANGED)),
+    ("adaptive(entropy_range=None)", sj.Normalizer(sj.softmax, sj.EntropyPolynomial())),
+    ("ssmax(0.4, cap=20)", sj.Normalizer(SoftCapped(20.0, sj.Normalizer(sj.softmax, sj.LogLength(0.4))))),
+    ("soft_capped(30)", sj.Normalizer(SoftCapped(30.0))),
+    (sj.ssmax, sj.normalizer("ssmax")),
+    (plain, PLAIN),
+    (PLAIN.map, PLAIN),
+    (PLAIN, PLAIN),
+]
+
+
+@pytest.mark.parametrize(("given", "same"), SAME, ids=str)
+def test_a_text_or_anything_callable_is_a_normalizer(given, same):
+    assert registry.as_normalizer(given) == same
+
+
 def test_numbers_as_keywords():
-    for text in "temperature(0.2)", "temperature(theta=0.2)":
-        with pytest.raises(ValueError, match=r"gives theta twice"):
-            sj.normalizer(text, theta=0.3)
-    assert sj.normalizer(sj.ssmax, s=0.4) == sj.normalizer("ssmax(s=0.4)")
     assert sj.normalizer("ssmax(s=0.43)", bias=0.5).scale == sj.LogLength(0.43, 0.5)
-    assert sj.normalizer("soft_capped(30)") == sj.normalizer("soft_capped", cap=30.0)
     s = jnp.array([0.1, 0.2])[:, None, None]
-    assert jax.tree.leaves(sj.normalizer("ssmax", s=s))[0] is s
+    assert jax.tree.leaves(sj.normalizer(sj.ssmax, s=s))[0] is s
     assert jax.tree.leaves(sj.normalizer(plain, factor=3.0)) == [3.0]
+    assert sj.METHODS["ssmax"].numbers.keys() == {"s", "bias"}
     # A whole number becomes a float, which can be differentiated.
     assert all(isinstance(number, float) for number in jax.tree.leaves(sj.normalizer("length_scaled(m=2)")))
-
-
-@pytest.mark.parametrize("name", methods())
-def test_every_name_builds_a_normalizer_with_its_default_numbers(name):
-    n = sj.normalizer(name)
-    assert len(jax.tree.leaves(n)) == len(jax.tree.leaves(list(sj.METHODS[name].numbers.values())))
-
-
-@pytest.mark.parametrize(
-    ("spec", "scale"),
-    [
-        ("softmax", None),
-        ("softmax()", None),
-        (" temperature(0.2) ", sj.ConstantTemperature(0.2)),
-        ("temperature(theta=2)", sj.ConstantTemperature(2.0)),
-        ("ssmax(s=0.43)", sj.LogLength(s=0.43)),
-        ("ssmax(0.43, bias=-1e-1)", sj.LogLength(s=0.43, bias=-0.1)),
-        ("scalable_softpick(0.43)", sj.LogLength(s=0.43)),
-        ("length_scaled(10, 0.2)", sj.LengthRule(m=10.0, eps=0.2)),
-        ("adaptive(coefficients=(1, -2.5))", sj.EntropyPolynomial((1.0, -2.5))),
-        ("adaptive(coefficients=[1], entropy_range=(0, 6))", sj.EntropyPolynomial((1.0,), entropy_range=(0.0, 6.0))),
-        ("adaptive(entropy_range=None)", sj.EntropyPolynomial()),
-    ],
-)
-def test_spec_strings(spec, scale):
-    assert sj.normalizer(spec).scale == scale
 
 
 @pytest.mark.parametrize(
@@ -98,12 +92,44 @@ def test_spec_strings(spec, scale):
         ("ssmax(s=1e999)", r"s is inf; it must be a finite number"),
         ("adaptive(coefficients=3)", r"coefficients is 3; it must be a tuple of numbers, such as \(0\.5, 6\.0\)"),
         ("adaptive(coefficients=(1, None))", r"each of coefficients is None; it must be a number"),
+        *[(f"entmax15(cap={cap})", r"cap is .*; it must be .* above 0, from 1e-6 to 1e30") for cap in CAPS],
+        ("softmax(capp=3)", r"no number 'capp'; did you mean 'cap'\?"),
         ("adaptive(entropy_range=(1, 2, 3))", r"entropy_range is \(1\.0, 2\.0, 3\.0\); it must be"),
     ],
 )
 def test_what_cannot_be_built_says_so_in_one_line(spec, message):
     with pytest.raises(ValueError, match=rf"^.*{message}.*$"):
         sj.normalizer(spec)
+
+
+def without_default(logits, axis=-1, where=None, *, alpha):
+    return alpha * logits
+
+
+def also_s(logits, axis=-1, where=None, *, s=1.0):
+    return s * logits
+
+
+TEMPERATURE = sj.softmax, sj.ConstantTemperature
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: sj.normalizer("temperature(0.2)", theta=0.3), "gives theta twice"),
+        (lambda: SoftCapped(-2.0), r"cap is -2.0; it must be a finite number above 0"),
+        (lambda: sj.register("softmax", double), "cannot register 'softmax': a name must be new and"),
+        (lambda: sj.register("not a name", double), "cannot register 'not a name': a name must be .* identifier"),
+        (lambda: sj.register("mine", without_default), r"numbers without a default \['alpha'\]"),
+        (lambda: sj.register("mine", also_s, sj.LogLength), r"claimed twice \['s'\]"),
+        (lambda: sj.register("mine", *TEMPERATURE, t=1.0), r"no number 't'; it takes: theta="),
+        (lambda: sj.register("mine", *TEMPERATURE, theta=0.0), r"theta is 0\.0; it must be a finite number above 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_not_registered(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+    assert "mine" not in sj.METHODS
 
 
 @hypothesis.given(st.text() | st.text("ssmax()=,.0123 '[]{}*"))
@@ -124,45 +150,6 @@ def test_a_registered_method_works_by_name():
     assert [sj.normalizer(text).scale for text in ("cold", "cold(2)")] == [*map(sj.ConstantTemperature, (0.5, 2.0))]
     with pytest.raises(TypeError):
         sj.METHODS["mine"] = cold  # pyright: ignore[reportIndexIssue]
-
-
-@pytest.mark.usefixtures("restored")
-def test_what_cannot_be_registered():
-    def without_default(logits, axis=-1, where=None, *, alpha):
-        return alpha * logits
-
-    def also_s(logits, axis=-1, where=None, *, s=1.0):
-        return s * logits
-
-    cases: list[Any] = [
-        ("cannot register 'softmax': a name must be new and a Python identifier", "softmax", double),
-        ("cannot register 'not a name': a name must be new and a Python identifier", "not a name", double),
-        (r"numbers without a default \['alpha'\]", "mine", without_default),
-        (r"claimed twice \['s'\]", "mine", also_s, sj.LogLength),
-    ]
-    for message, name, *what in cases:
-        with pytest.raises(ValueError, match=message):
-            sj.register(name, *what)
-    with pytest.raises(ValueError, match=r"no number 'theta'; it takes: s=.*, bias=0\.0"):
-        sj.register("mine", sj.softmax, sj.LogLength, theta=1.0)
-    with pytest.raises(ValueError, match=r"theta is 0\.0; it must be a finite number above 0"):
-        sj.register("mine", sj.softmax, sj.ConstantTemperature, theta=0.0)
-    assert "mine" not in sj.METHODS
-
-
-def test_every_method_takes_a_cap_besides_its_numbers():
-    scaled = sj.Normalizer(sj.softmax, sj.LogLength(0.4))
-    assert sj.normalizer("softmax(cap=50)") == sj.Normalizer(SoftCapped(50.0)) == sj.normalizer("soft_capped")
-    assert sj.normalizer("ssmax(0.4, cap=20)") == sj.Normalizer(SoftCapped(20.0, scaled))
-    assert sj.METHODS["ssmax"].numbers.keys() == {"s", "bias"}
-    for cap, said in ("0", "0.0"), ("-1", "-1.0"), ("1e400", "inf"), ("1e-40", "1e-40"):
-        rule = rf"cap is {said}; it must be a (finite )?number above 0, from 1e-6 to 1e30, such as 50.0"
-        with pytest.raises(ValueError, match=rule):
-            sj.normalizer(f"entmax15(cap={cap})")
-    with pytest.raises(ValueError, match=r"cap is -2.0; it must be a finite number above 0"):
-        SoftCapped(-2.0)
-    with pytest.raises(ValueError, match=r"no number 'capp'; did you mean 'cap'\?"):
-        sj.normalizer("softmax(capp=3)")
 
 
 @pytest.mark.usefixtures("restored")
@@ -238,19 +225,6 @@ def test_a_normalizer_of_a_module_needs_no_registration(own):
     for spec, factor in ("function", 2), ("function(factor=3.0)", 3):
         found = sj.normalizer(f"{own}:{spec}")(logits)
         np.testing.assert_allclose(found, factor * jax.nn.softmax(logits), rtol=1e-6)
-
-
-def test_anything_callable_is_a_normalizer():
-    bound = sj.Normalizer(jax.tree_util.Partial(plain, factor=1.0))
-    for given, meant in (
-        (sj.softpick, sj.normalizer("softpick")),
-        (sj.ssmax, sj.normalizer("ssmax")),
-        ("ssmax", sj.normalizer("ssmax")),
-        (plain, bound),
-        (bound.map, bound),
-        (bound, bound),
-    ):
-        assert registry.as_normalizer(given) == meant
 
 
 def test_a_function_is_taken_wherever_a_normalizer_is():

@@ -97,21 +97,23 @@ def test_a_k_below_1_that_cannot_be_read_counts_as_1():
     np.testing.assert_array_equal(kept, [[False, True], [False, True], [True, True]])
 
 
-def test_min_p_at_its_boundary():
+BOUNDARIES = [
+    (sj.min_p_mask, {0.0: 4, 0.24: 4, 0.26: 2, 0.5: 2, 0.51: 1, 1.0: 1}),
+    (sj.top_p_mask, {0.5: 1, 0.500001: 2, 0.75: 2, 0.750001: 4, 0.875: 4, 1.0: 4, 1e-30: 1}),
+]
+
+
+@pytest.mark.parametrize(("mask", "kept"), BOUNDARIES)
+def test_masks_at_their_boundary(mask, kept):
     z = jnp.log(jnp.array([0.5, 0.25, 0.125, 0.125]))
-    wanted = {0.0: 4, 0.24: 4, 0.26: 2, 0.5: 2, 0.51: 1, 1.0: 1}
-    kept = sj.min_p_mask(jnp.tile(z, (len(wanted), 1)), jnp.array([*wanted])[:, None])
-    np.testing.assert_array_equal(kept, np.arange(4) < np.array([*wanted.values()])[:, None])
+    found = mask(jnp.tile(z, (len(kept), 1)), jnp.array([*kept])[:, None])  # a number for each row
+    np.testing.assert_array_equal(found, np.arange(4) < np.array([*kept.values()])[:, None])
+
+
+def test_what_hides_is_kept_by_no_mask():
     z = jnp.array([1e4, 1e4 - 500, 1e4, -INF, -2e4])
     np.testing.assert_array_equal(sj.min_p_mask(z, 0.0), [True, True, True, False, False])  # the last is hidden
     np.testing.assert_array_equal(sj.min_p_mask(z, 1.0), [True, False, True, False, False])
-
-
-def test_top_p_at_its_boundary():
-    z = jnp.log(jnp.array([0.5, 0.25, 0.125, 0.125]))
-    wanted = {0.5: 1, 0.500001: 2, 0.75: 2, 0.750001: 4, 0.875: 4, 1.0: 4, 1e-30: 1}
-    kept = sj.top_p_mask(jnp.tile(z, (len(wanted), 1)), jnp.array([*wanted])[:, None])  # a number for each row
-    np.testing.assert_array_equal(kept, np.arange(4) < np.array([*wanted.values()])[:, None])
     z = jnp.array([0.0, -50.0, -80.0, -INF, -200.0])
     np.testing.assert_array_equal(sj.top_p_mask(z, 1.0), [True, True, True, False, False])
 

@@ -13,6 +13,7 @@ from tests.tiers import full_except
 
 INF, NAN = float("inf"), float("nan")
 PUBLISHED = (-0.037, 0.481, -2.3, 4.917, -1.791)
+RANGED = sj.EntropyPolynomial(entropy_range=(1.5, 4.0))
 
 
 def uniform(n):
@@ -53,14 +54,6 @@ def test_the_critical_beta_of_ties_lone_entries_and_bad_rows():
     np.testing.assert_array_equal(critical_beta(jnp.zeros((2, 1))), 0)
 
 
-def test_inverse_temperature_is_what_is_given_for_each_row():
-    betas = jnp.array([[[0.5], [0.0], [-2.0]]])
-    z = jnp.asarray(np.random.default_rng(0).normal(size=(1, 3, 6)), jnp.float32)
-    assert beta(sj.InverseTemperature(), z) == 1
-    weights = sj.Normalizer(sj.softmax, sj.InverseTemperature(betas))(z)
-    np.testing.assert_allclose(weights, sj.softmax(betas * z), rtol=1e-6)
-
-
 @pytest.mark.full
 def test_clipped_log_length_follows_log_length_between_its_bounds():
     scale, slopes = sj.ClippedLogLength(s=0.5, bias=0.1, low=0.7, high=2.0), []
@@ -71,17 +64,8 @@ def test_clipped_log_length_follows_log_length_between_its_bounds():
     assert slopes[1:4] == np.eye(3).tolist()
 
 
-@pytest.mark.parametrize("positions", [None, np.arange(40), jnp.arange(40.0)], ids=["counted", "numpy", "jax"])
-def test_log_position_is_llama_4s_temperature(positions):
-    given = None if positions is None else positions[:, None]
-    causal = jnp.tril(jnp.ones((40, 40), bool))
-    betas = beta(sj.LogPosition(0.3, 7.0, given), jnp.zeros((40, 40)), causal if positions is None else None)
-    wanted = [[1 + 0.3 * math.log(math.floor((p + 1) / 7) + 1)] for p in range(40)]
-    np.testing.assert_allclose(betas, wanted, rtol=1e-6)
-
-
 def test_log_position_steps_at_every_multiple_of_its_length_by_its_offset():
-    for length in 3, 7, 4096:
+    for length in 3, 4096:
         ends = jnp.arange(1, 2000) * length - 1
         betas = beta(sj.LogPosition(floor_scale=length, positions=ends[:, None]), jnp.zeros((1999, 1)))
         np.testing.assert_allclose(betas[:, 0], 1 + 0.1 * np.log(np.arange(2, 2001)), rtol=1e-6)
@@ -89,17 +73,9 @@ def test_log_position_steps_at_every_multiple_of_its_length_by_its_offset():
     positions = jnp.array([6, 7, 8])[:, None]
     for offset, steps in (1.0, [1, 1, 1]), (0.0, [0, 1, 1]):
         wanted = 1 + 0.3 * np.log1p(steps)
-        for given, where in (positions, None), (None, jnp.arange(9)[None] <= positions):
+        for given, where in (positions, None), (np.asarray(positions), None), (None, jnp.arange(9)[None] <= positions):
             found = beta(sj.LogPosition(0.3, 7.0, given, offset), jnp.zeros((3, 9)), where)
             np.testing.assert_allclose(found.ravel(), wanted, rtol=1e-6)
-
-
-@pytest.mark.full
-def test_positions_for_other_rows_than_there_are_raise():
-    n = sj.Normalizer(sj.softmax, sj.LogPosition(positions=jnp.arange(5)[:, None]))
-    assert n(jnp.zeros((2, 5, 8))).shape == (2, 5, 8)
-    with pytest.raises(ValueError, match=r"LogPosition has shape \(5, 1\) for logits .* a number for each row: give"):
-        n(jnp.zeros((4, 8)))
 
 
 @pytest.mark.parametrize(
@@ -155,22 +131,19 @@ def test_published_polynomial_is_active_only_from_0_849_to_5_945_nats():
     ("scale", "n", "expected"),
     [
         (sj.ConstantTemperature(0.25), 3, 4),
+        (sj.InverseTemperature(), 3, 1),
+        (sj.EntropyPolynomial((3.0,)), 2, 3),  # of an entropy of 0.69 nats
+        (sj.EntropyPolynomial((3.0,), threshold=0.7), 2, 1),
+        (sj.EntropyPolynomial((0.2,)), 2, 1),
+        (sj.EntropyPolynomial((0.2,), floor=0.5), 2, 0.5),
+        *[(RANGED, n, np.polyval(PUBLISHED, h)) for n, h in ((2, 1.5), (20, math.log(20)), (1000, 4.0))],
         *[(sj.LengthRatio(ratio), 9, (0.1 * math.log(ratio) + 1) ** 2) for ratio in (1.0, 16.0, 1e6)],
         *[(sj.LogLength(0.43, 0.1), n, 0.43 * math.log(n) + 0.1) for n in (1, 2)],
         *[(sj.LengthRule(m=10, eps=eps), n, 0) for eps, n in ((0.05, 10), (0.05, 7), (0.9, 20))],
     ],
 )
 def test_simple_scales_equal_their_formulas(scale, n, expected):
-    assert float(beta(scale, uniform(n)).squeeze()) == pytest.approx(expected, rel=1e-6)
-
-
-def test_threshold_and_floor():
-    low, high = jnp.array([[6.0, 0.0]]), uniform(2)  # 0.02 and 0.69 nats
-    assert beta(sj.EntropyPolynomial((3.0,)), low) == 1
-    assert beta(sj.EntropyPolynomial((3.0,)), high) == 3
-    assert beta(sj.EntropyPolynomial((3.0,), threshold=0.7), high) == 1
-    assert beta(sj.EntropyPolynomial((0.2,)), high) == 1
-    assert beta(sj.EntropyPolynomial((0.2,), floor=0.5), high) == 0.5
+    assert float(beta(scale, uniform(n)).squeeze()) == pytest.approx(expected, rel=1e-4)
 
 
 def test_an_entropy_at_the_threshold_is_not_above_it_and_one_at_an_end_of_the_range_not_beyond():
@@ -183,17 +156,10 @@ def test_an_entropy_at_the_threshold_is_not_above_it_and_one_at_an_end_of_the_ra
     assert not sj.EntropyPolynomial().extrapolates(uniform(1000), -1, None)
 
 
-def test_entropy_range_clamps_the_entropy_to_where_the_fit_holds():
-    scale = sj.EntropyPolynomial(entropy_range=(1.5, 4.0))
-    for n, h in (2, 1.5), (20, math.log(20)), (1000, 4.0):
-        assert beta(scale, uniform(n)) == pytest.approx(np.polyval(PUBLISHED, h), rel=1e-4)
-
-
 @pytest.mark.parametrize(
     ("build", "message"),
     [
         (lambda: sj.ConstantTemperature(0), r"theta is 0\.0; it must be a finite number above 0, such as 1\.0"),
-        (lambda: sj.ConstantTemperature(NAN), r"theta is nan; it must be"),
         (lambda: sj.LogLength(s=INF), r"s is inf; it must be a finite number such as"),
         (lambda: sj.ClippedLogLength(low=2, high=1.5), r"low is 2\.0 and high is 1\.5; low must lie below high: give"),
         (lambda: sj.LengthRule(m=0.0), r"m is 0\.0; it must be"),
@@ -204,12 +170,15 @@ def test_entropy_range_clamps_the_entropy_to_where_the_fit_holds():
         (lambda: sj.EntropyPolynomial(()), r"coefficients is \(\); it must hold at least one number"),
         (lambda: sj.EntropyPolynomial((1.0, NAN)), r"each of coefficients is nan; it must be"),
         (lambda: sj.EntropyPolynomial(entropy_range=(NAN, 1.0)), r"each of entropy_range is nan; it must be"),
-        (lambda: sj.EntropyPolynomial(entropy_range=(2.0, 2.0)), r"entropy_range is \(2\.0, 2\.0\); it must be \(low"),
+        (
+            lambda: sj.Normalizer(sj.softmax, sj.LogPosition(positions=jnp.arange(5)[:, None]))(jnp.zeros((4, 8))),
+            r"LogPosition has shape \(5, 1\) for logits .* a number for each row: give",
+        ),
         (lambda: sj.EntropyPolynomial(entropy_range=(3, 2)), r"entropy_range is \(3\.0, 2\.0\); .* low below high"),
     ],
 )
 def test_a_bad_number_is_refused_in_one_line(build, message):
-    with pytest.raises(ValueError, match=rf"^{message}.*$"):
+    with pytest.raises(ValueError, match=rf"^.*{message}.*$"):
         build()
 
 

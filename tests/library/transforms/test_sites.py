@@ -12,20 +12,6 @@ from tests.tiers import full_except
 
 from .models import CAUSAL, LENGTH, QKV, attention, normal, refused, same
 
-
-def test_sites_lie_in_any_body():
-    softmax = jax.checkpoint(lambda z: jax.jit(jax.nn.softmax)(z))
-
-    def function(q, k, v):
-        q = jax.lax.fori_loop(0, 2, lambda _, q: attention(q, k, v, softmax=softmax), q)
-        q = jax.lax.cond(q[0, 0, 0, 0] > 0, lambda q: attention(q, k, v), lambda q: q, q)
-        return jax.vmap(lambda q: jax.lax.map(lambda q: attention(q[None, None], k[:1, :1], v[:1, :1]), q))(q)
-
-    found = sj.sites(function)(*QKV)
-    assert [site.use for site in found] == ["attention"] * 3
-    assert [site.index for site in found] == [0, 1, 2]
-
-
 X, W = normal(4, 8), normal(8, 8, seed=1)
 EXPERTS = normal(4, 8, 3, seed=2)
 Z = normal(2, 3, 5, 5)
@@ -39,11 +25,6 @@ def one_hot_router(g):
     top, index = jax.lax.top_k(g, 2)
     weights = (jax.nn.one_hot(index, 8) * jax.nn.softmax(top)[..., None]).sum(-2)
     return jnp.einsum("te,ted->td", weights, EXPERTS)
-
-
-def gathered_router(g):
-    top, index = jax.lax.top_k(g, 2)
-    return jnp.einsum("tk,tkd->td", jax.nn.softmax(top / 2), jnp.take_along_axis(EXPERTS, index[..., None], 1))
 
 
 def sorted_router(g):
@@ -112,7 +93,6 @@ OTHER: dict[str, tuple[str, Any]] = {
     "top k, then softmax": ("choice", one_hot_router),
     "sorted, then softmax": ("choice", sorted_router),
     "softmax, then the largest": ("choice", switch_router),
-    "top k, then softmax, experts gathered": ("choice", gathered_router),
     "largest weights": ("choice", lambda x: jax.lax.top_k(soft(x), 2)),
     "value head": ("expectation", lambda x: soft(x) @ RANGE),
     "value head, summed": ("expectation", lambda x: (soft(x) * RANGE[None]).sum(-1)),
@@ -175,6 +155,9 @@ def test_a_body_that_is_not_read_and_takes_exponentials_is_listed():
     assert [(site.use, site.what) for site in sj.sites(model)(X)] == [("attention", "softmax"), ("kernel", "reduce")]
 
 
+EVERY_SECOND = slice(None, None, 2)
+
+
 def strided(exponentials, totals):
     return lambda z: (e := jnp.exp(z))[exponentials] / e.sum(-1)[totals, None]
 
@@ -184,15 +167,14 @@ def strided(exponentials, totals):
     [
         lambda z: (e := jnp.exp(z)) / (e.sum(-1, keepdims=True) + -1.0),
         lambda z: (e := jnp.exp(z)) / (e.sum(-1, keepdims=True) + -1e-3),
-        strided(slice(None, None, 2), slice(2)),
-        strided(slice(2), slice(None, None, 2)),
+        strided(EVERY_SECOND, slice(2)),
+        strided(slice(2), EVERY_SECOND),
     ],
     ids=["1 taken off", "a little taken off", "every second row", "sums of every second row"],
 )
 def test_a_divisor_that_is_not_the_sum_of_the_row_is_unread(divide: Any):
     assert [(site.use, site.what) for site in sj.sites(divide)(X)] == [("unread", "exponentials over a sum")]
-    every_second = strided(slice(None, None, 2), slice(None, None, 2))
-    assert [site.what for site in sj.sites(every_second)(X)] == ["softmax"]
+    assert [site.what for site in sj.sites(strided(EVERY_SECOND, EVERY_SECOND))(X)] == ["softmax"]
 
 
 def test_the_line_is_that_of_the_call_of_a_layer_and_the_scope_that_of_the_user():
@@ -224,24 +206,26 @@ def test_what_hides_logits_is_named(hide: Any, mask: str):
     assert sj.sites(attention)(*QKV, hide=hide)[0].mask == mask
 
 
-def test_scopes_and_a_table():
+def test_sites_lie_in_any_body_and_have_scopes_and_a_table():
+    softmax = jax.checkpoint(lambda z: jax.jit(jax.nn.softmax)(z))
+
     @jax.jit
     def function(q, k, v):
-        for layer in range(2):
-            with jax.named_scope(f"block_{layer}"):
-                q = attention(q, k, v)
-        return q
+        with jax.named_scope("block_0"):
+            q = jax.lax.fori_loop(0, 2, lambda _, q: attention(q, k, v, softmax=softmax), q)
+        with jax.named_scope("block_1"):
+            q = jax.lax.cond(q[0, 0, 0, 0] > 0, lambda q: attention(q, k, v), lambda q: q, q)
+        return jax.vmap(lambda q: jax.lax.map(lambda q: attention(q[None, None], k[:1, :1], v[:1, :1]), q))(q)
 
     found = sj.sites(function)(*QKV)
-    assert [site.scope for site in found] == ["block_0", "block_1"]
+    assert [(site.index, site.use) for site in found] == [(0, "attention"), (1, "attention"), (2, "attention")]
+    assert [site.scope for site in found] == ["block_0", "block_1", "site_2"]
     head, *rows = repr(found).splitlines()
     assert head.split() == ["index", "scope", "line", "shape", "axis", "dtype", "mask", "use", "what"]
-    assert len(rows) == 2
+    assert len(rows) == 3
     assert "block_1" in rows[1]
     assert hash(found[0]) != hash(found[1])
-    assert found[1].matches("*_1")
-    assert found[1].matches(1)
-    assert not found[1].matches("block_0")
+    assert [found[1].matches(pattern) for pattern in ("*_1", 1, "block_0")] == [True, True, False]
 
 
 def test_kernels_and_rows_in_blocks_are_named():

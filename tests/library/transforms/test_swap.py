@@ -12,10 +12,9 @@ import softmax_jax as sj
 from tests.tiers import full_except
 
 from .models import BATCH, CAUSAL, HEADS, LENGTH, QKV, apply_bert, attention, bert, close, normal, refused, run, same
+from .test_forms import SOFTMAXES, with_rule
 
 IDENTITY = jnp.broadcast_to(jnp.eye(LENGTH)[None, None], (BATCH, HEADS, LENGTH, LENGTH))
-
-
 LARGEST = float(np.finfo(np.float32).max)
 MASKS = -np.inf, -LARGEST, float(jnp.finfo(jnp.bfloat16).min), -0.7 * LARGEST, -2.3819763e38, -1e10, -65504.0, -1e4
 """What models hide logits with, chosen or added."""
@@ -46,34 +45,12 @@ def divided_last_and_masked(q, k, v):
     return jnp.einsum("bhqk,bhkd->bhqd", exponentials, v) / exponentials.sum(-1)[..., None]
 
 
-@pytest.mark.parametrize("name", full_except(("softmax", "ssmax"), "ssmax"))
-def test_a_mask_of_the_exponentials_alone(name: str):
-    normalizer = sj.normalizer(name)
-
+def test_a_mask_of_the_exponentials_alone():
     masked = [lambda *qkv, f=f: attention(*qkv, softmax=f) for f in (masked_exponentials, multiplied_exponentials)]
-    models = [sj.swap(model, normalizer) for model in (*masked, divided_last_and_masked)]
-    edited = lambda *qkv: [attention(*qkv, softmax=lambda z: normalizer(z, where=CAUSAL))] * 3  # noqa: E731
+    models = [sj.swap(model, "ssmax") for model in (*masked, divided_last_and_masked)]
+    edited = lambda *qkv: [attention(*qkv, softmax=lambda z: sj.ssmax(z, where=CAUSAL))] * 3  # noqa: E731
     same(lambda *qkv: [model(*qkv) for model in models], edited, *QKV)
     assert sj.sites(attention)(*QKV, softmax=masked_exponentials)[0].mask == "select"
-
-
-@pytest.mark.parametrize("name", full_except(("softmax", "ssmax", "softpick", "entmax15"), "ssmax"))
-def test_a_row_with_nothing_visible(name: str):
-    seen = CAUSAL.at[..., 2, :].set(False)
-
-    def weights(q, empty):
-        swapped = sj.swap(attention, name, empty=empty)
-        return swapped(q, QKV[1], IDENTITY, hide=lambda z: jnp.where(seen, z, -2.3819763e38))
-
-    def every(q):
-        gradients = [jax.grad(lambda q, e=empty: (weights(q, e) ** 2).sum())(q) for empty in ("model", "zeros")]
-        return weights(q, "model"), weights(q, "zeros"), gradients
-
-    as_the_model, zeros, gradients = run(every, QKV[0])
-    close(as_the_model[:, :, 2], np.full((BATCH, HEADS, LENGTH), 1 / LENGTH, np.float32))
-    assert not np.any(zeros[:, :, 2])
-    close(np.delete(as_the_model, 2, 2), np.delete(zeros, 2, 2))
-    assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
 @pytest.mark.full
@@ -96,10 +73,29 @@ def test_a_row_that_two_masks_empty_together(name: str):
     assert not np.any(zeros[:, :, 1])
 
 
+SEEN = CAUSAL.at[..., 2, :].set(False)
+
+
+@pytest.mark.parametrize("name", full_except(("softmax", "ssmax", "softpick", "entmax15"), "ssmax"))
+def test_a_row_with_nothing_visible(name: str):
+    def weights(q, empty):
+        swapped = sj.swap(attention, name, empty=empty)
+        return swapped(q, QKV[1], IDENTITY, hide=lambda z: jnp.where(SEEN, z, -2.3819763e38))
+
+    def every(q):
+        gradients = [jax.grad(lambda q, e=empty: (weights(q, e) ** 2).sum())(q) for empty in ("model", "zeros")]
+        return weights(q, "model"), weights(q, "zeros"), gradients
+
+    as_the_model, zeros, gradients = run(every, QKV[0])
+    close(as_the_model[:, :, 2], np.full((BATCH, HEADS, LENGTH), 1 / LENGTH, np.float32))
+    assert not np.any(zeros[:, :, 2])
+    close(np.delete(as_the_model, 2, 2), np.delete(zeros, 2, 2))
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
 def test_a_row_of_only_minus_infinity_gets_0_and_sends_nothing_back():
     """The model gives it NaN, whether -inf is chosen or added."""
-    seen = CAUSAL.at[..., 2, :].set(False)
-    hides = (lambda z: jnp.where(seen, z, -jnp.inf), lambda z: z + jnp.where(seen, 0.0, -jnp.inf))
+    hides = (lambda z: jnp.where(SEEN, z, -jnp.inf), lambda z: z + jnp.where(SEEN, 0.0, -jnp.inf))
 
     def weights_and_gradients(q):
         swapped = [lambda q, h=h: sj.swap(attention, "ssmax")(q, QKV[1], IDENTITY, hide=h) for h in hides]
@@ -144,25 +140,21 @@ def test_an_empty_row_is_as_the_model_has_it_unless_one_low_number_hides_all():
         assert not np.allclose(swapped[:, :, 3], model[:, :, 3]), name
 
 
-FACTORS = (
-    (3, lambda z, m: jnp.exp((z - m) * 3)),
-    (2 / 0.7 * np.log(2), lambda z, m: jnp.exp2((z - m) / 0.7 * 2)),
-    (np.log(2), lambda z, m: jnp.exp2(z)),
-    (1 / 4, lambda z, m: jnp.exp(z / 4)),
-)
+FACTORS = {
+    3: lambda z: jnp.exp((z - z.max(-1, keepdims=True)) * 3),
+    2 / 0.7 * np.log(2): lambda z: jnp.exp2((z - z.max(-1, keepdims=True)) / 0.7 * 2),
+    np.log(2): jnp.exp2,
+    1 / 4: lambda z: jnp.exp(z / 4),
+}
 """What a model multiplies its logits by, and how it does: before or after the maximum is taken off, or by the base."""
 
 
 def test_the_factor_of_the_logits_is_that_of_the_model():
-    normalizer, logits = sj.normalizer("ssmax", s=1.5), normal(2, 6)
-
-    def softmax(exponentials, z):
-        powers = exponentials(z, jnp.max(z, -1, keepdims=True))
-        return powers / powers.sum(-1, keepdims=True)
-
-    swapped = [sj.swap(lambda z, f=f: softmax(f, z), {0: normalizer}) for _, f in FACTORS]
-    edited = [lambda z, factor=factor: normalizer(jnp.float32(factor) * z) for factor, _ in FACTORS]
-    same(lambda z: [f(z) for f in swapped], lambda z: [f(z) for f in edited], logits, atol=3e-6)
+    models = [lambda z, f=f: f(z) / f(z).sum(-1, keepdims=True) for f in FACTORS.values()]
+    swapped = [sj.swap(model, {0: "ssmax(s=1.5)"}) for model in models] + [sj.swap(jax.nn.log_softmax, {0: "ssmax"})]
+    edited = [lambda z, factor=factor: sj.ssmax(jnp.float32(factor) * z, s=1.5) for factor in FACTORS]
+    edited.append(lambda z: jnp.log(sj.ssmax(z)))
+    same(lambda z: [f(z) for f in swapped], lambda z: [f(z) for f in edited], normal(2, 6), atol=1e-5)
 
 
 def test_it_composes_with_scan_checkpoint_and_gradients():
@@ -238,12 +230,6 @@ def test_sizes_may_be_symbolic_or_zero():
         assert jax.eval_shape(sj.swap(attention, "hardmax"), *[jnp.zeros(shape)] * 3).shape == shape
 
 
-@pytest.mark.full
-def test_logarithms_are_swapped_where_asked():
-    swapped = sj.swap(jax.nn.log_softmax, {0: "temperature(0.5)"})
-    same(swapped, lambda x: jax.nn.log_softmax(2 * x), normal(3, 5), atol=1e-5)
-
-
 def test_a_rule_for_derivatives_is_named_gives_way_to_a_normalizer_and_else_is_kept():
     @jax.custom_vjp
     def with_rule(z):
@@ -291,21 +277,11 @@ def test_an_identity_with_a_rule_for_derivatives_keeps_it():
         assert [site.use for site in sj.sites(model)(x)] == ["attention"]
 
 
-def with_jax_rule(z):
-    with jax.softmax_custom_jvp(True):
-        return jax.nn.softmax(z)
-
-
-def divided_after(x):
-    e = jnp.exp(x @ x.T)
-    return (e @ x) / e.sum(-1, keepdims=True)
-
-
 ENERGIES: dict[str, Callable[[Any], Any]] = {
     "softmax": lambda x: jax.nn.softmax(x @ x.T) @ x,
-    "JAX's rule": lambda x: with_jax_rule(x @ x.T) @ x,
-    "log_sum_exp": lambda x: jnp.exp(x @ x.T - jax.nn.logsumexp(x @ x.T, -1, keepdims=True)) @ x,
-    "divided after": divided_after,
+    "JAX's rule": lambda x: with_rule(x @ x.T) @ x,
+    "log_sum_exp": lambda x: SOFTMAXES["log_sum_exp"](x @ x.T) @ x,
+    "divided after": lambda x: (jnp.exp(x @ x.T) @ x) / jnp.exp(x @ x.T).sum(-1, keepdims=True),
     "scan": lambda x: jax.lax.scan(lambda c, _: (jax.nn.softmax(c @ c.T) @ c, None), x, None, 2)[0],
     "checkpoint": jax.checkpoint(lambda x: jax.nn.softmax(x @ x.T) @ x),
 }
@@ -319,9 +295,9 @@ DERIVATIVES: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
     "local energy": lambda f: lambda x: jnp.einsum("ijij->", jax.hessian(f)(x)) + (jax.grad(f)(x) ** 2).sum() + f(x),
     "compiled": lambda f: jax.jit(jax.grad(jax.jit(f))),
 }
-PAIRS = [("softmax", name) for name in DERIVATIVES] + [(one, name) for one in ENERGIES for name in ("grad", "jvp")]
+PAIRS = [("softmax", name) for name in DERIVATIVES] + [(one, "grad") for one in ENERGIES] + [("divided after", "jvp")]
 TAKEN = {f"{name} of {energy}": (energy, name) for energy, name in PAIRS}
-AT_ONCE = ("grad of softmax", "jvp of softmax", "grad of JAX's rule", "grad of scan", "grad of checkpoint")
+AT_ONCE = ("grad of softmax", "jvp of softmax", "grad of JAX's rule", "grad of scan")
 
 
 @pytest.mark.parametrize("case", full_except(TAKEN, *AT_ONCE))

@@ -141,13 +141,10 @@ def queries_of(config: Mapping[str, Any], path: Path) -> tuple[Queries, Shape]:
     if kind not in ARCHITECTURES:
         rule = f"it must be one of {', '.join(ARCHITECTURES)}"
         raise Refusal(f"{path} holds the architecture {shown(name)}, whose queries are not known: {rule}")
-    layers, heads = (_count(config, path, *keys) for keys in (LAYER_KEYS, HEAD_KEYS))
-    size = config.get("head_dim") or _count(config, path, *WIDTH_KEYS) // heads
+    layers = _count(config, path, "num_hidden_layers", "n_layer")
+    heads = _count(config, path, "num_attention_heads", "n_head")
+    size = config.get("head_dim") or (config["hidden_size"] // heads if "hidden_size" in config else None)
     return ARCHITECTURES[kind], Shape(layers, heads, size)
-
-
-LAYER_KEYS, HEAD_KEYS = ("num_hidden_layers", "n_layer"), ("num_attention_heads", "n_head")
-WIDTH_KEYS = ("hidden_size", "n_embd")
 
 
 def _count(config: Mapping[str, Any], path: Path, *keys: str) -> int:

@@ -93,16 +93,17 @@ def test_temperatures_are_learned_within_a_budget(tmp_path, monkeypatch):
     write_directory(tmp_path / "x", tiny_arrays(len(vocabulary()[0])))
     model = load(str(tmp_path / "x"))
     monkeypatch.setattr(needles, "single_tokens", lambda model, words: list(range(1, 1 + len(words.split()))))
-    monkeypatch.setattr(temperatures, "RATE", 0.5)  # so that a few steps cost more than the budget
+    monkeypatch.setattr(temperatures, "RATE", 0.2)
     text = model.encode(TEXT * 40)
     learn = functools.partial(learn_temperatures, model, [text], length=400, steps=4, batch=2)
-    free, bound = learn(budget=10.0), learn(budget=0.0)
-    assert free.kept == 1.0
-    assert free.needles[1] < free.needles[0]
-    assert free.text[1] > free.text[0]
-    assert bound.text[1] <= bound.text[0]
-    assert bound.kept < 1
-    with pytest.raises(
-        Refusal, match="the last quarter of a text has .* tokens, and a passage 500: give a longer text"
-    ):
-        learn_temperatures(model, [text[:1000]], length=500)
+    learned = learn(budget=10.0)
+    assert learned.kept == 1.0
+    assert learned.needles[1] < learned.needles[0]
+    worse = jnp.log(learned.theta) * (3 if learned.text[1] > learned.text[0] else -3)  # one of the two costs text
+    monkeypatch.setattr(temperatures, "descend", lambda *_: worse)
+    kept = learn(budget=0.001)
+    assert 0 < kept.kept < 1
+    assert kept.text[1] <= 1.001 * kept.text[0]
+    np.testing.assert_allclose(np.log(kept.theta), kept.kept * worse, rtol=1e-4)
+    with pytest.raises(Refusal, match=r"the last quarter of a text has 250 tokens, and a passage 400: give a longer"):
+        learn_temperatures(model, [text[:1000]], length=400)

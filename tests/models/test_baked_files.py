@@ -99,11 +99,15 @@ def test_temperatures_are_learned_within_a_budget(tmp_path, monkeypatch):
     learned = learn(budget=10.0)
     assert learned.kept == 1.0
     assert learned.needles[1] < learned.needles[0]
-    worse = jnp.log(learned.theta) * (3 if learned.text[1] > learned.text[0] else -3)  # one of the two costs text
+    passage = text[None, -400:]
+    drawn = [jnp.asarray(np.random.default_rng(seed).normal(size=THETA.shape), jnp.float32) for seed in range(6)]
+    worse = max(
+        drawn, key=lambda each: float(temperatures.passage_loss(model.parameters, passage, each, model.sizes)[0])
+    )
     monkeypatch.setattr(temperatures, "descend", lambda *_: worse)
-    kept = learn(budget=0.001)
-    assert 0 < kept.kept < 1
-    assert kept.text[1] <= 1.001 * kept.text[0]
+    kept = learn(budget=0.01)
+    assert kept.kept < 1
+    assert kept.text[1] <= 1.01 * kept.text[0]
     np.testing.assert_allclose(np.log(kept.theta), kept.kept * worse, rtol=1e-4)
     with pytest.raises(Refusal, match=r"the last quarter of a text has 250 tokens, and a passage 400: give a longer"):
         learn_temperatures(model, [text[:1000]], length=400)

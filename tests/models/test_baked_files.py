@@ -96,6 +96,8 @@ def test_temperatures_are_learned_within_a_budget(tmp_path, monkeypatch):
     monkeypatch.setattr(temperatures, "RATE", 0.2)
     text = model.encode(TEXT * 40)
     learn = functools.partial(learn_temperatures, model, [text], length=400, steps=4, batch=2)
+    alone = learn(with_needles=False)
+    assert alone.text[1] < alone.text[0]
     learned = learn(budget=10.0)
     assert learned.kept == 1.0
     assert learned.needles[1] < learned.needles[0]

@@ -67,22 +67,27 @@ class Batch(NamedTuple):
     needles: Int[Array | np.ndarray, "*steps passages length"]
 
 
-@functools.partial(jax.jit, static_argnames="sizes")
-def descend(parameters: Parameters, batches: Batch, budget: Float[Array, ""], start: Each, sizes: Sizes) -> Each:
+@functools.partial(jax.jit, static_argnames=("sizes", "with_needles"))
+def descend(
+    parameters: Parameters, batches: Batch, budget: Float[Array, ""], start: Each, sizes: Sizes, with_needles: bool
+) -> Each:
     r"""Returns log θ after a step of Adam for each batch, with a multiplier μ for the budget.
 
     $$\min_\theta \max_\mu\; L_\text{needles} + \mu \left(\frac{L_\text{text}(\theta)}{L_\text{text}(1)} - 1 -
     \text{budget}\right) + \lambda\, \overline{\log^2\theta}$$
 
     The multiplier rises while text costs more than the budget, and falls while it costs less. A head of which the data
-    say nothing has no slope but that of the last term, and keeps θ = 1.
+    say nothing has no slope but that of the last term, and keeps θ = 1. Without needles the loss is that of the text.
     """
     optimizer = optax.adam(RATE)
 
     def objective(log_theta: Each, multiplier: Array, batch: Batch) -> tuple[Array, Array]:
-        cost = passage_loss(parameters, batch.text, log_theta, sizes).mean() / batch.softmax.mean() - 1
+        text = passage_loss(parameters, batch.text, log_theta, sizes).mean()
+        cost, shrinkage = text / batch.softmax.mean() - 1, SHRINKAGE * jnp.mean(log_theta**2)
+        if not with_needles:
+            return text + shrinkage, cost
         needles = passage_loss(parameters, batch.needles, log_theta, sizes, last=True).mean()
-        return needles + multiplier * cost + SHRINKAGE * jnp.mean(log_theta**2), cost
+        return needles + multiplier * cost + shrinkage, cost
 
     def step(state: Any, batch: Batch) -> tuple[Any, None]:
         log_theta, moments, log_multiplier = state
@@ -101,6 +106,7 @@ def learn_temperatures(
     texts: Sequence[Int[np.ndarray, " tokens"]],
     *,
     budget: float = 0.01,
+    with_needles: bool = True,
     length: int = 512,
     steps: int = 40,
     batch: int = 4,
@@ -112,6 +118,7 @@ def learn_temperatures(
         model: A model of this decoder.
         texts: Tokens of each text. The last quarter is held out, and judges the cost.
         budget: The share by which the loss of the held-out text may rise: 0.01 for one percent.
+        with_needles: Whether to learn from facts hidden in the texts too; else from the texts alone.
         length: Tokens of a passage.
         steps: Steps of Adam.
         batch: Passages of text, and as many with needles, in each step.
@@ -133,7 +140,7 @@ def learn_temperatures(
     start = jnp.zeros((len(parameters["layers"]["query"]), sizes.heads), jnp.float32)
     text, asked = _draw(model, learned_on, length, steps * batch, 2 * seed)
     batches = Batch(*(array.reshape(steps, batch, *array.shape[1:]) for array in (text, loss(text, start), asked)))
-    learned = descend(parameters, batches, jnp.float32(budget), start, sizes)
+    learned = descend(parameters, batches, jnp.float32(budget), start, sizes, with_needles)
     text, asked = _draw(model, held_out, length, 4 * batch, 2 * seed + 1)
     plain = float(loss(text, start).mean())
     kept = _within(lambda share: float(loss(text, share * learned).mean()) <= (1 + budget) * plain)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from softmax_jax.experiment.commands.language_model import main
 from softmax_jax.experiment.language_models import needles, temperatures
 from softmax_jax.experiment.language_models.baking import FACTORS, Numbers, bake
 from softmax_jax.experiment.language_models.decoder import hidden, scores
@@ -94,14 +95,13 @@ def test_temperatures_are_learned_within_a_budget(tmp_path, monkeypatch):
     model = load(str(tmp_path / "x"))
     monkeypatch.setattr(needles, "single_tokens", lambda model, words: list(range(1, 1 + len(words.split()))))
     monkeypatch.setattr(temperatures, "RATE", 0.2)
-    text = model.encode(TEXT * 40)
-    learn = functools.partial(learn_temperatures, model, [text], length=400, steps=4, batch=2)
-    alone = learn(with_needles=False)
-    assert alone.text[1] < alone.text[0]
+    monkeypatch.setattr(temperatures, "FACTS", 2)
+    text = model.encode(TEXT * 12)
+    learn = functools.partial(learn_temperatures, model, [text], length=120, steps=4, batch=2)
     learned = learn(budget=10.0)
     assert learned.kept == 1.0
     assert learned.needles[1] < learned.needles[0]
-    passage = text[None, -400:]
+    passage = text[None, -120:]
     drawn = [jnp.asarray(np.random.default_rng(seed).normal(size=THETA.shape), jnp.float32) for seed in range(6)]
     worse = max(
         drawn, key=lambda each: float(temperatures.passage_loss(model.parameters, passage, each, model.sizes)[0])
@@ -111,5 +111,36 @@ def test_temperatures_are_learned_within_a_budget(tmp_path, monkeypatch):
     assert kept.kept < 1
     assert kept.text[1] <= 1.01 * kept.text[0]
     np.testing.assert_allclose(np.log(kept.theta), kept.kept * worse, rtol=1e-4)
-    with pytest.raises(Refusal, match=r"the last quarter of a text has 250 tokens, and a passage 400: give a longer"):
-        learn_temperatures(model, [text[:1000]], length=400)
+    with pytest.raises(Refusal, match=r"the last quarter of a text has 100 tokens, and a passage 120: give a longer"):
+        learn_temperatures(model, [text[:400]], length=120)
+
+
+def test_the_command_learns_bakes_and_says_what_it_brings_and_costs(tmp_path, monkeypatch, capsys):
+    write_directory(tmp_path / "x", tiny_arrays(len(vocabulary()[0])), max_position_embeddings=128)
+    monkeypatch.setattr(needles, "single_tokens", lambda model, words: list(range(1, 1 + len(words.split()))))
+    monkeypatch.setattr(temperatures, "FACTS", 2)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ä b.txt").write_text(TEXT * 12)
+
+    def type_words(*words):
+        monkeypatch.setattr("sys.argv", ["language-model", "x", "--text", "ä b.txt", "--lengths", "120", *words])
+        main()
+
+    type_words("--calibrate", "theta", "--needles", "--steps", "2", "--bake", "new")
+    *_, answer, text, wrote, following = [line for line in capsys.readouterr().out.splitlines() if line]
+    assert answer.startswith("Hidden facts that were not learned on: the answer's loss goes from")
+    assert "the budget is 1 %" in text
+    assert wrote.startswith("wrote new")
+    assert following == "Next: softmax-jax language-model new --text 'ä b.txt'"
+    assert json.loads((tmp_path / "new" / "baked.json").read_text())["texts"].keys() == {"ä b.txt"}
+    load(str(tmp_path / "new"))
+    for words, said in [
+        (["--calibrate", "theta"], "--calibrate and --bake need each other"),
+        (["--calibrate", "s log n", "--bake", "b"], "a law of the length needs a program that has one"),
+        (["--calibrate", "theta", "--bake", "new"], "--bake is new, which is there already"),
+        (["--calibrate", "theta", "--bake", "b", "--budget", "1.5"], "it must be a share of the loss from 0 to 1"),
+    ]:
+        with pytest.raises(SystemExit, match="2"):
+            type_words(*words)
+        assert said in " ".join(capsys.readouterr().err.split())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "x", "ä b.txt"]

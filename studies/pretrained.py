@@ -32,11 +32,12 @@ from softmax_jax.experiment.commands.process import one_line_errors
 from softmax_jax.experiment.language_models import measures
 from softmax_jax.experiment.language_models.decoder import hidden, losses, weigh_by
 from softmax_jax.experiment.language_models.loading import Model, load
+from softmax_jax.experiment.language_models.needles import Needles, make_needles
 from softmax_jax.experiment.measures.units import Unit, compute, read, slug
 from softmax_jax.files import read_json, read_text, versions, write_json
 from softmax_jax.refusal import Refusal
 from studies.head_numbers import FAMILIES, HeadNumbers, by_numbers, head_numbers, learned_numbers
-from studies.needles import Needles, Oracle, answer, make_needles
+from studies.needles import Oracle, answer
 from studies.pretrained_tables import FACTS, NUMBERS, SETS, collect
 
 PASSAGES = {1024: 24, 4096: 4, 8192: 4}

@@ -15,11 +15,11 @@ import pytest
 from softmax_jax.experiment.commands.language_model import main
 from softmax_jax.experiment.language_models.decoder import Sizes, hidden, losses, scores
 from softmax_jax.experiment.language_models.loading import Model, load
+from softmax_jax.experiment.language_models.needles import NAMES, make_needles, single_tokens
 from softmax_jax.refusal import Refusal
 from studies.clrs_text.algorithms import ALGORITHMS
 from studies.clrs_text.texts import answer_parts, question_parts
 from studies.clrs_text.tokens import SplitTokenizer
-from studies.needles import NAMES, make_needles, single_tokens
 from studies.pretrained import PASSAGES, Arguments, Study, study
 from tests.experiment.language_models.plain_llama import TINY, logits_of, tiny_arrays
 from tests.models.written import TEXT, scores_of, vocabulary, write_directory, write_gguf
@@ -103,7 +103,10 @@ def test_the_command_writes_a_page_and_goes_on_where_it_was_stopped(tmp_path, mo
 
 
 def test_the_study_computes_its_units_and_puts_them_together(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("studies.needles.single_tokens", lambda model, words: list(range(1, 1 + len(words.split()))))
+    monkeypatch.setattr(
+        "softmax_jax.experiment.language_models.needles.single_tokens",
+        lambda model, words: list(range(1, 1 + len(words.split()))),
+    )
     monkeypatch.setattr("studies.pretrained.FACTS", 2)
     write_gguf(tmp_path / "x.gguf", tiny_arrays(len(vocabulary()[0])))
     texts = (PASSAGE, PASSAGE.parents[2] / "README.md")

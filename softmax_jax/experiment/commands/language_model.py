@@ -19,6 +19,7 @@ import tyro
 from jaxtyping import Int
 
 from softmax_jax.experiment.commands import process
+from softmax_jax.experiment.commands.calibration import Calibration, calibrate
 from softmax_jax.experiment.commands.output import check_directory, typed_path
 from softmax_jax.experiment.commands.parse import each_once, each_within, normalizer_names, parse, within
 from softmax_jax.experiment.commands.process import KEPT
@@ -60,13 +61,44 @@ class Arguments:
     """Passages of each text, evenly spaced."""
     output: Path = Path("results/language_models")
     """Directory for the page, its pictures, and the measures."""
+    calibrate: str | None = None
+    """Learn a number for each head instead of measuring: theta, a temperature."""
+    needles: bool = False
+    """Learn from facts hidden in the text too."""
+    budget: float = 0.01
+    """The share by which the loss of text that is held out may rise."""
+    steps: int = 40
+    """Steps of learning, each on four passages of the longest of --lengths, and as many with facts."""
+    bake: Path | None = None
+    """A new directory or GGUF file: the model with what was learned written into its weights."""
 
     def __post_init__(self) -> None:
+        if (self.calibrate is None) != (self.bake is None):
+            raise Refusal("--calibrate and --bake need each other: give --calibrate theta --bake NEW, or neither")
+        if self.bake:
+            self.calibration  # noqa: B018, which refuses what cannot be baked
+        within("--steps", self.steps, 1, 2**20, 40)
         each_within("--lengths", self.lengths, 2, 2**20, 1024)
         normalizer_names(self.normalizers)
         within("--passages", self.passages, 1, 2**20, 4)
         each_once("--text", [path.name for path in self.text])
         check_directory("--output", self.output)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """Returns what to learn and where to bake it; None to measure."""
+        if self.calibrate is None or self.bake is None:
+            return None
+        return Calibration(
+            model=self.model,
+            texts=self.text,
+            what=self.calibrate,
+            with_needles=self.needles,
+            budget=self.budget,
+            length=max(self.lengths),
+            steps=self.steps,
+            new=self.bake,
+        )
 
 
 def passages_of(path: Path, model: Model, arguments: Arguments) -> Int[np.ndarray, "passages length"]:
@@ -119,6 +151,9 @@ def main() -> None:
         KEPT.keep()
         with Log(functools.partial(print, flush=True), "measuring"):
             model = load(arguments.model)
+            if arguments.calibration:
+                print(calibrate(arguments.calibration, model))
+                return
             losses, heads = measure(arguments, model)
         page, *_ = write_model_page(arguments.output, model.name, losses, heads)
         plain_console().print(summary_table(losses, heads), *summary_of(model.name, losses, heads), sep="\n")

@@ -22,7 +22,7 @@ def load(name: str) -> Model:
     Raises Refusal, in one line, for a package that is not installed, for files that are damaged or not whole, and for
     a model that this decoder does not compute.
     """
-    path = _packaged() if name == SMOLLM2 else Path(name)
+    path = path_of(name)
     if path.is_dir():
         return load_directory(path)
     if path.suffix == ".gguf" and path.exists():
@@ -31,6 +31,11 @@ def load(name: str) -> Model:
         f"the model is {name}: it must be {SMOLLM2!r}, a .gguf file that is there, or a directory with config.json, "
         "tokenizer.json and *.safetensors"
     )
+
+
+def path_of(name: str) -> Path:
+    """Returns the file or directory of a model. Raises Refusal for a package that is not installed."""
+    return _packaged() if name == SMOLLM2 else Path(name)
 
 
 def _packaged() -> Path:

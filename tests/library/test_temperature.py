@@ -68,7 +68,7 @@ def test_the_search_finds_what_a_fine_grid_in_float64_finds():
     z, values = random.normal(size=(40, 12)) * 2, random.normal(size=(40, 12, 5))
     target = random.normal(size=(40, 5)) * 0.7
     single = [jnp.asarray(array, jnp.float32) for array in (z, values, target)]
-    found = search(*single[:2], lambda attended: ((attended - single[2]) ** 2).sum(-1))
+    found = search(single[0], single[1], lambda attended: ((attended - single[2]) ** 2).sum(-1))
     log_theta = np.linspace(LOG_THETA[0], LOG_THETA[-1], 10001)
     attended = (np.einsum("rn,rnd->rd", softmax64(z / np.exp(x)), values) for x in log_theta)
     losses = np.stack([((one - target) ** 2).sum(-1) for one in attended], 1)

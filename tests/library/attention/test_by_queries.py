@@ -1,6 +1,7 @@
 """Attention by blocks of queries equals dense attention, for every normalizer, in the memory of a block."""
 
 import functools
+import math
 from unittest import mock
 
 import jax
@@ -183,7 +184,7 @@ def test_memory_stays_below_two_gigabytes_at_16384_by_16384():
 
 
 def numbers_of(*shape):
-    return sj.Normalizer(sj.softmax, sj.InverseTemperature(jnp.linspace(0.5, 2.0, np.prod(shape)).reshape(shape)))
+    return sj.Normalizer(sj.softmax, sj.InverseTemperature(jnp.linspace(0.5, 2.0, math.prod(shape)).reshape(shape)))
 
 
 OWN = {

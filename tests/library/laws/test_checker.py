@@ -1,6 +1,7 @@
 """For each promise a normalizer that breaks it, and is found out."""
 
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -352,7 +353,7 @@ def test_a_counterexample_holds_the_other_rows_and_hidden_entries_that_it_needs(
 
 
 def test_a_counterexample_says_what_differs_in_few_words():
-    def said(logits, got, wanted, where=True):
+    def said(logits, got, wanted, where: Any = True):
         logits, got, wanted = (np.array([row], float) for row in (logits, got, wanted))
         return describe(
             Finding(np.array([True]), Rows(logits, np.zeros(logits.shape, bool) | where, ["row"]), got, wanted)

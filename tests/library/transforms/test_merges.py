@@ -128,6 +128,15 @@ def scores_computed_twice(q, k, v):
     return o * share[..., :1] + o2 * share[..., 1:]
 
 
+def checkpoints(q, k, v):
+    keep = jax.checkpoint
+
+    def state(q, k, v):
+        return keep(attend)(q, k, v), keep(lambda q, k: log_sum_exp(scores(q, k)))(q, k)
+
+    return keep(merge)(*halves(q, k, v, state))[0]
+
+
 def two_masks(q, k, v):
     """A window and what comes before it; softmax and log-sum-exp hide in other ways."""
     z, near = scores(q, k), jnp.abs(jnp.arange(8)[:, None] - jnp.arange(8)[None]) < 3
@@ -174,7 +183,7 @@ def memory_efficient(q, k, v):
 AT_ONCE = flash_decoding, sigmoid, scan_one_turn_late, logarithms_of_weights, hash_rounds
 PARTS: list[Any] = [
     *(*AT_ONCE, shares_of_sums, summed_by_ones, buffers),
-    *(scores_computed_twice, two_masks, sink, memory_efficient),
+    *(scores_computed_twice, checkpoints, two_masks, sink, memory_efficient),
 ]
 CUT = "softmax over part of a row, merged by its log-sum-exp"
 MERGED = "softmax that merges parts"
@@ -194,7 +203,7 @@ def test_parts_that_are_merged_by_their_log_sum_exps_are_blocks(merged: Any):
         with pytest.raises(Refusal, match="of rows that never lie whole, so swap before they are cut: choose the"):
             jax.eval_shape(changed, Q, K, V)
     # What the message says can be done leaves the merge as it is, and swaps the attention beside it.
-    both = lambda q, k, v, softmax=jax.nn.softmax: (merged(q, k, v), attend(q, K2, V2, softmax))  # noqa: E731
+    both: Any = lambda q, k, v, softmax=jax.nn.softmax: (merged(q, k, v), attend(q, K2, V2, softmax))  # noqa: E731
     assert [site.use for site in sj.sites(both)(Q, K, V)].count("attention") == 1
     if merged in (flash_decoding, two_masks):
         swapped = sj.swap(both, "hardmax", where=lambda site: site.use == "attention")

@@ -11,10 +11,11 @@ from tests.tiers import full_except
 from .models import BATCH, CAUSAL, HEADS, LENGTH, QKV, apply_bert, attention, bert, run
 
 
-def test_rows_are_those_of_the_weights():
-    def causal(q, k, v):
-        return attention(q, k, v, hide=lambda z: jnp.where(CAUSAL, z, -1e9))
+def causal(q, k, v):
+    return attention(q, k, v, hide=lambda z: jnp.where(CAUSAL, z, -1e9))
 
+
+def test_rows_are_those_of_the_weights():
     def with_weights(q, k, v):
         identity = jnp.broadcast_to(jnp.eye(LENGTH)[None, None], (BATCH, HEADS, LENGTH, LENGTH))
         return sj.probe(causal)(q, k, v), causal(q, k, v), causal(q, k, identity)
@@ -58,9 +59,6 @@ def test_measures_of_logits_are_those_of_numpy_under_windows(dtype):
 
 @pytest.mark.parametrize("normalizer", full_except((None, "hardmax"), "hardmax"))
 def test_rows_under_a_normalizer_are_those_of_the_swap_with_the_critical_beta_of_the_model(normalizer):
-    def causal(q, k, v):
-        return attention(q, k, v, hide=lambda z: jnp.where(CAUSAL, z, -1e9))
-
     def with_logits(q, k, v):
         logits = []
         attention(q, k, v, hide=lambda z: logits.append(z) or z)

@@ -152,7 +152,7 @@ FACTORS = {
 def test_the_factor_of_the_logits_is_that_of_the_model():
     models = [lambda z, f=f: f(z) / f(z).sum(-1, keepdims=True) for f in FACTORS.values()]
     swapped = [sj.swap(model, {0: "ssmax(s=1.5)"}) for model in models] + [sj.swap(jax.nn.log_softmax, {0: "ssmax"})]
-    edited = [lambda z, factor=factor: sj.ssmax(jnp.float32(factor) * z, s=1.5) for factor in FACTORS]
+    edited: list[Any] = [lambda z, factor=factor: sj.ssmax(jnp.float32(factor) * z, s=1.5) for factor in FACTORS]
     edited.append(lambda z: jnp.log(sj.ssmax(z)))
     same(lambda z: [f(z) for f in swapped], lambda z: [f(z) for f in edited], normal(2, 6), atol=1e-5)
 

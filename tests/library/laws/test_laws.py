@@ -105,6 +105,16 @@ def test_every_promise_is_kept(name):
     assert sj.check(name).broken == []
 
 
+@some_methods
+def test_a_visible_nan_or_infinity_makes_its_long_row_nan_and_no_other(name):
+    logits = np.random.default_rng(0).normal(size=(8, 1000)).astype(np.float32)
+    for bad in np.nan, np.inf:
+        logits[1, 700] = bad
+        weights = weights_alone(by_name(name), jnp.asarray(logits))
+        assert np.isnan(weights[1]).all()
+        assert np.isfinite(np.delete(weights, 1, 0)).all()
+
+
 @every_dtype
 @some_methods
 @hypothesis.given(logits_strategy, masks, st.sampled_from([-1, 1]))

@@ -318,7 +318,7 @@ def test_a_damaged_fit_is_refused(tmp_path, canary, kind):
 def test_a_fit_to_other_parameters_is_not_taken_for_that_of_the_checkpoint(copy):
     shutil.copy(PAPER / "temperature.json", copy)
     parameters = load_checkpoint(copy)[1]
-    refused(lambda: fits_beside(copy, parameters), "was fitted to other parameters", "run fit_temperature.py")
+    refused(lambda: fits_beside(copy, parameters), "was fitted to other parameters", "run python fit_temperature.py")
 
 
 @pytest.mark.parametrize("kind", ["truncated", "emptied", "pickle"])

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import polars as pl
 
+from softmax_jax.experiment import program
 from softmax_jax.experiment.commands import process
 from softmax_jax.experiment.commands.output import (
     RESULTS,
     check_directory,
     counted,
-    program,
     results_of,
     trust_option,
     typed_path,

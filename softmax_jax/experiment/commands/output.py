@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from softmax_jax.experiment import program
 from softmax_jax.files import not_written, reason, typed, versions, write_json
 from softmax_jax.normalizers.user_modules import OF_A_MODULE
 from softmax_jax.refusal import Refusal
@@ -86,14 +87,6 @@ def write_settings(output: Path, arguments: Any) -> Path:
     path = output / "settings.json"
     write_json(path, {"settings": recorded_options(arguments), "versions": versions()})
     return path
-
-
-def program(command: str) -> str:
-    """Returns how a command is called: as this one was, from the installed package or as a script of the repository."""
-    if sys.argv[0].startswith("softmax-jax"):
-        return f"softmax-jax {command}"
-    script = Path(sys.argv[0]).with_name(f"{'fit_temperature' if command == 'fit' else command}.py")
-    return f"python {typed(script if script.exists() else script.name)}"
 
 
 def typed_path(path: Path) -> str:

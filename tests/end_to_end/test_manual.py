@@ -3,16 +3,22 @@
 They are typed in a path with a blank and an umlaut, from the checkout and from a wheel.
 """
 
+import itertools
 import re
 import shlex
 from pathlib import Path
 
 import jax
+import polars as pl
 import pytest
 
 from softmax_jax.experiment.commands import __main__ as installed
+from softmax_jax.experiment.measures.refit import BEST_OF_ALL
+from softmax_jax.experiment.measures.table import BASELINE
+from softmax_jax.experiment.report.temperature import gains_of, what_was_fitted
 from softmax_jax.experiment.report.training import Reached, learned
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
+from softmax_jax.temperature import ALL_LENGTHS, TemperatureFit
 from tests.end_to_end.shell import SCRIPTS, Shell
 from tests.end_to_end.test_command_lines import ROOT, TINY
 from tests.msgpack import to_bytes
@@ -79,7 +85,7 @@ def test_the_manual_names_commands_that_are_there():
     assert commands == SMALLER.keys() | ELSEWHERE.keys()
     assert commands - {"check_vectors"} <= set(installed.COMMANDS)
     assert all((ROOT / file).is_file() for file in ELSEWHERE.values())
-    called = [shlex.split(line)[1] for line in LINES if line.startswith("python ")]
+    called = [shlex.split(line, comments=True)[1] for line in LINES if line.startswith("python ")]
     assert all((ROOT / name).is_file() for name in called if name != "vectors/check_vectors.py")
 
 
@@ -119,9 +125,7 @@ SHOWN = re.findall(r"```bash\npython (\w+)\.py *(\w*) .*?```\n+```text\n(.*?)```
 
 def shape(text: str) -> str:
     """The words of an output: no line ends, times or numbers, whatever is beyond chance, and no other directory."""
-    words = NUMBER.sub("0", TIME.sub("TIME", text.replace(f"{ROOT}/", ""))).replace(
-        "not beyond chance", "beyond chance"
-    )
+    words = NUMBER.sub("0", TIME.sub("TIME", text.replace(f"{ROOT}/", ""))).replace("(not beyond", "(beyond")
     return " ".join(re.sub(r"(?:0|no) (gain|loss)(?:es|s)?\b", r"0 \1", words).split())
 
 
@@ -144,12 +148,22 @@ def test_readme_shows_what_training_says():
     assert learned(results).split() == sentences.split()
 
 
+def test_readme_shows_what_a_fit_says():
+    ((_, _, block),) = (shown for shown in SHOWN if shown[0] == "fit_temperature")
+    fit = TemperatureFit.load(SHIPPED / "frontier" / "temperature.json")
+    cells = itertools.product((ALL_LENGTHS, BASELINE, BEST_OF_ALL), range(10), (16, 64))
+    rows = [(name, seed, n, float(len(name) + seed % len(name))) for name, seed, n in cells]
+    compared = pl.DataFrame(rows, ["normalizer", "seed", "n", "accuracy"], orient="row")
+    said = [what_was_fitted(fit, {}, 4, 64), *gains_of(ALL_LENGTHS, fit, compared)]
+    assert shape(block.partition("\n\n")[0]) == shape(" ".join(said))
+
+
 @pytest.mark.parametrize("shell", ["checkout"], indirect=True)
 @pytest.mark.parametrize(
     ("script", "smaller"),
     [
         pytest.param("evaluate", "--lengths 16 512 1024", marks=pytest.mark.full),
-        pytest.param("fit_temperature", "--quick", marks=pytest.mark.rare),
+        pytest.param("fit_temperature", "", marks=pytest.mark.rare),
         pytest.param("train", "", marks=pytest.mark.rare),
     ],
 )

@@ -114,7 +114,7 @@ def fit_command(run: "Loaded") -> str | None:
     if not run.path.is_dir() or run.labels or fits_beside(run.path, run.parameters):
         return None
     place = f"--checkpoint {typed_path(run.path)} --output {typed_path(run.path)}{trust_option(run.config)}"
-    return f"{program('fit')} {place}  # fits a temperature to these models"
+    return f"{program('fit')} {place}  # fits a temperature to these models, in a few minutes"
 
 
 def counted(number: int, noun: str) -> str:

@@ -283,7 +283,11 @@ def load_checkpoint(path: Path | str) -> tuple[Config, Parameters]:
         remedy = f"name the directory of a run, as runs/quick after {program('train')} quick, or a Flax msgpack file"
         raise Refusal(f"{path} does not exist: {absent * (path.parent == SHIPPED)}{remedy}")
     if path.is_file():
-        parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(read_bytes(path, limit=LARGEST_MODEL)))
+        content = read_bytes(path, limit=LARGEST_MODEL)
+        try:
+            parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(content))
+        except Refusal as refusal:
+            raise Refusal(f"{path}: {refusal}") from None
         return Config(MaxRetrieval(width=parameters["item_in"]["bias"].shape[-1])), parameters
     check_coding(path)
     path = path.absolute()

@@ -83,7 +83,7 @@ def why(run: Evaluated) -> str | None:
     by_length = accuracies(run)
     n = min(by_length, key=lambda n: abs(by_length[n] - HALF))
     sharpest, true_item = (
-        run.everything.filter(normalizer=name, n=n)["accuracy"].mean() for name in (HARDMAX, TRUE_ITEM)
+        run.everything.filter(normalizer=name, n=n).select(pl.mean("accuracy")).item() for name in (HARDMAX, TRUE_ITEM)
     )
     judged = run.summary.filter(pl.col("normalizer").is_in(candidates(run)), n=n)
     regained = "Nothing else that was measured there answers more."

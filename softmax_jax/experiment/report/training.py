@@ -109,7 +109,8 @@ def training_chart(metrics: pl.DataFrame) -> charts.Chart:
         layers = charts.lines(frame.with_columns(curve=pl.lit(name)), x, axis, colour, point=len(frame) == 1)
         panels.append(alt.layer(*layers).properties(width=560, height=180))
     title = f"After {steps:,} steps {last[0]:.1f} % of a batch are right, at a cross-entropy of {last[1]:.3f} nats"
-    note = f"means over the steps between two lines of metrics, without the penalty on weights; {charts.mean_of(seeds, ', 95 % band')}"
+    origin = charts.mean_of(seeds, ", 95 % band")
+    note = f"means over the steps between two lines of metrics, without the penalty on weights; {origin}"
     return alt.vconcat(*panels).properties(title=charts.chart_title(title, note))
 
 

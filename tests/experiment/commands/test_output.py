@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from softmax_jax.experiment import program
 from softmax_jax.experiment.commands import evaluate
 from softmax_jax.experiment.commands.fit import evaluation_of
-from softmax_jax.experiment import program
 from softmax_jax.experiment.commands.output import print_any_letter, results_of
 from softmax_jax.experiment.measures.runs import Loaded, named_normalizers
 from softmax_jax.experiment.tasks.retrieval import Sort

@@ -4,16 +4,18 @@ Write the entry after the file is in its place under docs/data. What is left out
 needs all that its kind asks for. `--delete` removes the entry of a file that is gone.
 """
 
-import argparse
+import dataclasses
 import hashlib
 import json
 import platform
 from datetime import date
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jax
+import tyro
 
 from docs.claims import DATA, ROOT
+from softmax_jax.experiment.commands.parse import parse, refuse
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.files import write_whole
 from softmax_jax.temperature import checkpoint_sha256
@@ -56,31 +58,59 @@ def digests(names: list[str]) -> dict[str, str]:
     return {name: checkpoint_sha256(load_checkpoint(SHIPPED / name)[1]) for name in names}
 
 
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """Options of the command line. What is left out stays as the entry has it."""
+
+    file: tyro.conf.Positional[str]
+    """Under docs/data, as frontier/accuracy.csv."""
+    kind: Literal[*KINDS] | None = None  # pyright: ignore[reportInvalidTypeForm]
+    """The kind of the data, which says what else an entry must have."""
+    command: str | None = None
+    """The command that wrote it."""
+    date: str | None = None
+    """The day that it was written, today in a new entry."""
+    commit: str | None = None
+    """The commit of the code, or the one that brought the file."""
+    machine: str | None = None
+    """The machine that computed it."""
+    note: str | None = None
+    """What else is to be known."""
+    model: str | None = None
+    """The name of a pretrained model."""
+    sets: int | str | None = None
+    """Sets of a seed and length."""
+    seeds: int | str | None = None
+    """Seeds, or which."""
+    key: int | None = None
+    """The key of the test sets."""
+    checkpoints: tuple[str, ...] | None = None
+    """Names of runs in checkpoints/."""
+    sources: Annotated[tuple[str, ...] | None, tyro.conf.arg(name="from")] = None
+    """Files that it is derived from."""
+    delete: bool = False
+    """Remove the entry of a file that is gone."""
+
+    def entry(self) -> dict[str, Any]:
+        """Returns what an entry says of these options."""
+        given = dataclasses.asdict(self) | {"from": self.sources}
+        given = {name: value for name, value in given.items() if value is not None}
+        if self.checkpoints is not None:
+            given["checkpoints"] = digests(list(self.checkpoints))
+        return {name: value for name, value in given.items() if name not in ("file", "sources", "delete")}
+
+
 def main() -> None:
     """Writes one entry."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", help="under docs/data, as frontier/accuracy.csv")
-    parser.add_argument("--kind", choices=KINDS)
-    for name in ("command", "date", "commit", "machine", "note", "model"):
-        parser.add_argument(f"--{name}")
-    for name in ("sets", "seeds"):
-        parser.add_argument(f"--{name}", type=lambda text: int(text) if text.isdigit() else text)
-    parser.add_argument("--key", type=int, help="the key of the test sets")
-    parser.add_argument("--checkpoints", nargs="*", help="names of runs in checkpoints/")
-    parser.add_argument("--from", nargs="*", help="files that it is derived from")
-    parser.add_argument("--delete", action="store_true")
-    given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
-    file, delete = given.pop("file"), given.pop("delete")
-    manifest = json.loads(PATH.read_text())
-    if delete:
+    arguments = parse(Arguments, description=__doc__)
+    file, manifest = arguments.file, json.loads(PATH.read_text())
+    if arguments.delete:
         del manifest[file]
     else:
-        if "checkpoints" in given:
-            given["checkpoints"] = digests(given["checkpoints"])
         new = {"date": str(date.today()), "versions": {"jax": jax.__version__, "python": platform.python_version()}}
-        entry = (manifest.get(file) or new) | given | {"sha256": sha256(file)}
+        entry = (manifest.get(file) or new) | arguments.entry() | {"sha256": sha256(file)}
         if missing := lacking(entry):
-            parser.error(f"{file}: give {', '.join(f'--{key}' for key in sorted(missing))}")
+            refuse(f"{file}: give {', '.join(f'--{key}' for key in sorted(missing))}")
         manifest[file] = entry
     write_whole(PATH, json.dumps(dict(sorted(manifest.items())), indent=1, ensure_ascii=False) + "\n")
     print(f"{PATH.relative_to(ROOT)}: {file}")

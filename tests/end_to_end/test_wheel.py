@@ -24,15 +24,12 @@ for words in [], *([name] for name in COMMANDS), *(["train", preset] for preset 
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
+def installed(wheel, tmp_path_factory):
     """The directory with the package of a wheel."""
-    path = tmp_path_factory.mktemp("wheel")
-    build = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", path)
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = path.glob("*.whl")
+    path = tmp_path_factory.mktemp("site")
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(path / "site")
-    return path / "site"
+        archive.extractall(path)
+    return path
 
 
 @pytest.fixture

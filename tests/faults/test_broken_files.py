@@ -283,7 +283,7 @@ def test_a_run_names_no_fit_outside_of_its_directory(copy, tmp_path, monkeypatch
 @every_kind
 def test_a_fit_that_is_damaged_or_to_other_parameters_is_refused(copy, canary, kind):
     path = Path(shutil.copy(PAPER / "temperature.json", copy))
-    refused(lambda: fits_beside(copy, {}), "was fitted to other parameters", "run fit_temperature.py")
+    refused(lambda: fits_beside(copy, {}), "was fitted to other parameters", "run python fit_temperature.py")
     damage.do(kind, path, canary)
     refused(lambda: TemperatureFit.load(path), path, "fit_temperature.py")
 

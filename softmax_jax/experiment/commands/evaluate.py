@@ -9,13 +9,13 @@ from pathlib import Path
 
 import tyro
 
+from softmax_jax.experiment import program
 from softmax_jax.experiment.commands import process
 from softmax_jax.experiment.commands.output import (
     RESULTS,
     check_directory,
     counted,
     fit_command,
-    program,
     recorded_options,
     results_of,
     trust_option,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import polars as pl
 
+from softmax_jax.experiment import program
 from softmax_jax.experiment.commands import process
 from softmax_jax.experiment.commands.output import (
     RESULTS,
     check_directory,
     counted,
-    program,
     results_of,
     trust_option,
     typed_path,
@@ -28,6 +28,7 @@ from softmax_jax.experiment.commands.parse import (
 )
 from softmax_jax.experiment.measures import refit
 from softmax_jax.experiment.measures.one_set import heads_of
+from softmax_jax.experiment.measures.runs import numbered
 from softmax_jax.experiment.measures.sets import Draw, key_of
 from softmax_jax.experiment.report import temperature as report
 from softmax_jax.experiment.training.progress import plain_console, with_progress
@@ -88,7 +89,7 @@ def fit(arguments: Arguments) -> None:
     keys = [key_of(Draw.FIT), key_of(Draw.COMPARISON_OF_FITS)]
     models = {"seeds": seeds, "sets": arguments.sets, "task": task}
     searched = refit.search_lengths(parameters, lengths=lengths, keys=keys, **models)
-    pairs = list(with_progress(searched, lengths, "searching"))
+    pairs = list(with_progress(searched, lengths, "searching", numbered(lengths)))
     rows, fresh = (dict(zip(lengths, key_rows)) for key_rows in zip(*pairs))
     method, longest = {"criterion": arguments.criterion, "degree": arguments.degree}, task.longest
     digest, console = checkpoint_sha256(parameters), plain_console()
@@ -96,7 +97,8 @@ def fit(arguments: Arguments) -> None:
     if problem:
         print(problem)
     frames = refit.compare(parameters, rows, fresh, longest, key=keys[1], **models, **method)
-    compared = pl.concat(with_progress(frames, [*lengths] * min(len(seeds), 2), "comparing"))
+    compared_lengths = [*lengths] * min(len(seeds), 2)
+    compared = pl.concat(with_progress(frames, compared_lengths, "comparing", numbered(compared_lengths)))
     for name in fits.keys() - set(compared["normalizer"]):
         print(f"{name} is not compared: half of the seeds have too few rows for such a fit; give more --sets")
     with results_of("fit", arguments.output) as output:

@@ -157,7 +157,7 @@ def main() -> None:
             losses, heads = measure(arguments, model)
         page, *_ = write_model_page(arguments.output, model.name, losses, heads)
         plain_console().print(summary_table(losses, heads), *summary_of(model.name, losses, heads), sep="\n")
-        print(f"wrote {typed_path(page)}")
+        print(f"Page: {typed_path(page)}; it opens in any browser, offline")
 
 
 if __name__ == "__main__":

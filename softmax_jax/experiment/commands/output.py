@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from softmax_jax.experiment import program
 from softmax_jax.files import not_written, reason, typed, versions, write_json
 from softmax_jax.normalizers.user_modules import OF_A_MODULE
 from softmax_jax.refusal import Refusal
@@ -88,14 +89,6 @@ def write_settings(output: Path, arguments: Any) -> Path:
     return path
 
 
-def program(command: str) -> str:
-    """Returns how a command is called: as this one was, from the installed package or as a script of the repository."""
-    if sys.argv[0].startswith("softmax-jax"):
-        return f"softmax-jax {command}"
-    script = Path(sys.argv[0]).with_name(f"{'fit_temperature' if command == 'fit' else command}.py")
-    return f"python {typed(script if script.exists() else script.name)}"
-
-
 def typed_path(path: Path) -> str:
     """Returns a path as one would type it here, quoted where a shell asks for that."""
     return typed(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
@@ -121,7 +114,7 @@ def fit_command(run: "Loaded") -> str | None:
     if not run.path.is_dir() or run.labels or fits_beside(run.path, run.parameters):
         return None
     place = f"--checkpoint {typed_path(run.path)} --output {typed_path(run.path)}{trust_option(run.config)}"
-    return f"{program('fit')} {place}  # fits a temperature to these models"
+    return f"{program('fit')} {place}  # fits a temperature to these models, in a few minutes"
 
 
 def counted(number: int, noun: str) -> str:

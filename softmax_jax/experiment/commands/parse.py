@@ -12,7 +12,8 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import tyro
 from tyro import _errors as mistakes, _strings as tyro_texts
 
-from softmax_jax.experiment.commands.output import print_any_letter, program, unknown
+from softmax_jax.experiment import program
+from softmax_jax.experiment.commands.output import print_any_letter, unknown
 from softmax_jax.experiment.configs import PRESETS, is_file
 from softmax_jax.experiment.report.print_layout import Paper
 from softmax_jax.normalizers.checks import did_you_mean

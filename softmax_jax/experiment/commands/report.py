@@ -7,13 +7,13 @@ from typing import Annotated
 
 import tyro
 
+from softmax_jax.experiment import program
 from softmax_jax.experiment.commands import process
 from softmax_jax.experiment.commands.output import (
     RESULTS,
     check_directory,
     counted,
     fit_command,
-    program,
     results_of,
     trust_option,
     typed_path,

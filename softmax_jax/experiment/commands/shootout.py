@@ -12,11 +12,11 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
+from softmax_jax.experiment import program
 from softmax_jax.experiment.commands import process
 from softmax_jax.experiment.commands.output import (
     RESULTS,
     check_directory,
-    program,
     results_of,
     trust_option,
     typed_path,

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import tyro
 
+from softmax_jax.experiment import program
 from softmax_jax.experiment.commands import process
-from softmax_jax.experiment.commands.output import check_directory, program, trust_option, typed_path
+from softmax_jax.experiment.commands.output import check_directory, trust_option, typed_path
 from softmax_jax.experiment.commands.parse import TrustCode, parse_preset
 from softmax_jax.experiment.commands.process import KEPT, CompiledPrograms
 from softmax_jax.experiment.configs import is_file, load_preset, preset_summaries

@@ -28,7 +28,9 @@ SHOWN = {
 """The measures of heads that have a picture: title and unit."""
 LEGEND = 120
 """Pixels of a legend."""
-TICKS = [-0.03, -0.01, 0, 0.01, 0.03, 0.1, 0.3, 1, 3]
+TICKS = [-3, -1, -0.3, -0.1, -0.03, -0.01, 0, 0.01, 0.03, 0.1, 0.3, 1, 3]
+APART = 5
+"""Pixels between the normalizers at one length, whose intervals would hide each other."""
 
 
 def heads_chart(frame: pl.DataFrame, name: str, *title: str) -> charts.Chart:
@@ -54,12 +56,16 @@ def loss_chart(cost: pl.DataFrame, *title: str) -> charts.Chart:
     base = alt.Chart(charts.data(frame)).encode(x=x, color=charts.colour_by("normalizer", palette(names)))
     scale = alt.Scale(type="symlog", constant=0.01)
     y = alt.Y("more:Q", title="loss more than softmax (nats)", scale=scale, axis=alt.Axis(values=TICKS, format=".2~f"))
-    layers = alt.layer(
-        base.mark_rule().encode(y=charts.renamed(y, "low:Q"), y2="high:Q"), base.mark_line(point=True).encode(y=y)
-    )
+    layers = []
+    for place, name in enumerate(names):
+        own, shift = base.transform_filter(alt.datum.normalizer == name), APART * (place - (len(names) - 1) / 2)
+        layers.append(own.mark_rule(strokeWidth=2, xOffset=shift).encode(y=charts.renamed(y, "low:Q"), y2="high:Q"))
+        layers.append(own.mark_line(point={"xOffset": shift}, xOffset=shift).encode(y=y))
     columns = min(2, cost["text"].n_unique())
-    panels = layers.properties(width=(WIDTH - LEGEND) // columns - MARGIN, height=240).facet(
-        alt.Facet("text:N", title=None), columns=columns
+    panels = (
+        alt.layer(*layers)
+        .properties(width=(WIDTH - LEGEND) // columns - MARGIN, height=240)
+        .facet(alt.Facet("text:N", title=None), columns=columns)
     )
     return panels.properties(
         title=charts.chart_title(*title, "bars: 95 % intervals over passages; the scale is linear near 0")
@@ -67,8 +73,12 @@ def loss_chart(cost: pl.DataFrame, *title: str) -> charts.Chart:
 
 
 def number_with_half(value: float, half: float | None) -> str:
-    """Returns a number with half its interval, where there is one."""
-    return f"{value:+.4f}" + ("" if half is None else f" ± {half:.4f}")
+    """Returns a number with half its interval, where there is one.
+
+    >>> number_with_half(0.0308, 0.0559), number_with_half(0.0308, None)
+    ('+0.031 ± 0.056', '+0.031')
+    """
+    return f"{value:+.3f}" + ("" if half is None else f" ± {half:.3f}")
 
 
 def spreading_heads(heads: pl.DataFrame, edges: Sequence[int]) -> pl.DataFrame:
@@ -102,6 +112,7 @@ def summary_table(losses: pl.DataFrame, heads: pl.DataFrame) -> Table:
     """Returns a table by the tokens that a row sees: loss, what each normalizer costs, heads that spread and rest."""
     edges = sorted(set(losses["below"]))
     table = new_table("Nats a token by the tokens seen, fewer than", "", *(f"{edge:,}" for edge in edges))
+    table.columns[0].no_wrap = False  # so that numbers are whole where a terminal is narrow
     for (text, normalizer), rows in paired_losses(losses).group_by("text", "normalizer", maintain_order=True):
         if normalizer == "softmax":
             table.add_row(f"{text}: loss", *(f"{loss:.3f}" for loss in rows.sort("below")["loss"]))
@@ -116,18 +127,27 @@ def summary_table(losses: pl.DataFrame, heads: pl.DataFrame) -> Table:
     return table
 
 
+def costs_in_words(cost: pl.DataFrame, longest: int) -> list[str]:
+    """Says what each normalizer costs on each text in the longest rows, the cheapest first."""
+    means = pl.mean("more").alias("mean"), pl.col("text"), pl.col("more")
+    last = cost.filter(pl.col("below") == longest, pl.col("normalizer") != "softmax")
+    by_normalizer = last.group_by("normalizer", maintain_order=True).agg(means).sort("mean", maintain_order=True)
+    sentences = []
+    for name, _, texts, costs in by_normalizer.rows():
+        parts = " and ".join(f"{more:+.3f} on {text}" for text, more in zip(texts, costs))
+        sentences.append(f"Where a row sees up to {longest:,} tokens, {name} costs {parts} (nats a token).")
+    return sentences
+
+
 def write_model_page(directory: Path, name: str, losses: pl.DataFrame, heads: pl.DataFrame) -> list[Path]:
     """Writes index.html with its pictures and data; returns the paths, the page's first."""
     edges = sorted(set(losses["below"]))
     cost = paired_losses(losses)
-    last = cost.filter((pl.col("below") == edges[-1]) & (pl.col("normalizer") != "softmax")).sort("more")
-    sentences = [
-        f"In the last bin, of rows that see up to {edges[-1]:,} tokens, {name} on {text} has {more:+.3f} nats a token."
-        for name, text, more in last.select("normalizer", "text", "more").rows()
-    ]
+    sentences = costs_in_words(cost, edges[-1])
     rows: dict[str, list[str]] = {}
     for normalizer, text, _, loss, more, _, half in cost.rows():
-        rows.setdefault(f"{normalizer}, {text}", []).append(f"{math.exp(loss):.2f} ({number_with_half(more, half)})")
+        more_than_softmax = "" if normalizer == "softmax" else f" ({number_with_half(more, half)})"
+        rows.setdefault(f"{normalizer}, {text}", []).append(f"{math.exp(loss):.2f}{more_than_softmax}")
     caption = "Perplexity (nats more than softmax, with half their 95 % interval), by tokens seen, fewer than"
     table = html.table(caption, ["normalizer, text", *(f"{edge:,}" for edge in edges)], rows, "losses")
     figure = Figure("loss", loss_chart(cost, "What each normalizer costs"), cost)
@@ -138,7 +158,11 @@ def write_model_page(directory: Path, name: str, losses: pl.DataFrame, heads: pl
     if len(edges) > 2:
         slopes = entropy_slopes(heads, edges)
         spreading = slopes.filter(pl.col("slope") > 0.5)
-        sentence = f"Of {len(slopes)} heads and texts, {len(spreading)} have a slope of entropy in log n above 0.5."
+        count = heads.select("layer", "head").n_unique()
+        sentence = (
+            f"Of {len(slopes)} slopes of the entropy in log n, one for each of {count} heads on each text, "
+            f"{len(spreading)} are above 0.5."
+        )
         head_slopes = slopes.group_by("layer", "head", maintain_order=True).agg(
             pl.mean("slope"), below=pl.lit(edges[-1])
         )
@@ -147,7 +171,10 @@ def write_model_page(directory: Path, name: str, losses: pl.DataFrame, heads: pl
         sections.append(Section("slope", "Which heads disperse", [sentence], [Figure("slope", chart, head_slopes)]))
     for measure, (title, unit) in SHOWN.items():
         ends = [means.filter(below=below)[measure].mean() for below in (edges[0], edges[-1])]
-        sentence = f"The mean over heads is {ends[0]:.3g} below {edges[0]:,} tokens and {ends[1]:.3g} in the last bin."
+        sentence = (
+            f"The mean over heads is {ends[0]:.3g} in rows that see fewer than {edges[0]:,} tokens, and {ends[1]:.3g} "
+            f"in the longest, of up to {edges[-1]:,}."
+        )
         shown = means.select("layer", "head", "below", measure)
         figure = Figure(measure, heads_chart(shown, measure, title, unit), shown)
         sections.append(Section(measure, title, [sentence], [figure]))

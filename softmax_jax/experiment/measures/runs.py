@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from softmax_jax.experiment import program
 from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.measures.table import BASELINE
 from softmax_jax.experiment.training.config import Config, changed, settings_of
@@ -96,9 +97,8 @@ def named_normalizers(
     fits = fits_beside(checkpoint, parameters) if with_fits or not FITS.keys().isdisjoint(specs) else {}
     for name in specs:
         if name in FITS.keys() - fits.keys():
-            remedy = (
-                f"run fit_temperature.py --checkpoint {typed(checkpoint)} --output {typed(directory_of(checkpoint))}"
-            )
+            places = f"--checkpoint {typed(checkpoint)} --output {typed(directory_of(checkpoint))}"
+            remedy = f"run {program('fit')} {places}"
             raise Refusal(f"--normalizers has {name}: there is no such fit beside {checkpoint}: {remedy}")
     specs = tuple(METHODS) if tuple(specs) == ("all",) else tuple(specs)
     if with_fits:
@@ -120,7 +120,7 @@ def fits_beside(checkpoint: Path | str, parameters: Any) -> dict[str, Path]:
     for path in paths.values():
         if read_fit(path)["checkpoint_sha256"] != checkpoint_sha256(parameters):
             raise Refusal(
-                f"{path} was fitted to other parameters than those of {checkpoint}: run fit_temperature.py "
+                f"{path} was fitted to other parameters than those of {checkpoint}: run {program('fit')} "
                 f"--checkpoint {typed(checkpoint)} --output {typed(directory)}, or move the file and name it, as in "
                 f"adaptive(fit=elsewhere/{path.name})"
             )

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from softmax_jax.experiment import program
 from softmax_jax.experiment.measures.dispersion import HARDMAX
 from softmax_jax.experiment.measures.families import copies, moved_by_offset
 from softmax_jax.experiment.measures.references import TRUE_ITEM
@@ -82,19 +83,19 @@ def why(run: Evaluated) -> str | None:
     by_length = accuracies(run)
     n = min(by_length, key=lambda n: abs(by_length[n] - HALF))
     sharpest, true_item = (
-        run.everything.filter(normalizer=name, n=n)["accuracy"].mean() for name in (HARDMAX, TRUE_ITEM)
+        run.everything.filter(normalizer=name, n=n).select(pl.mean("accuracy")).item() for name in (HARDMAX, TRUE_ITEM)
     )
     judged = run.summary.filter(pl.col("normalizer").is_in(candidates(run)), n=n)
     regained = "Nothing else that was measured there answers more."
     if len(judged) and (best := judged.row(judged["gain"].arg_max() or 0, named=True))["gain"] > 0:
         others = counted(len(judged), "other")
         regained = f"The best of {others} measured there, {best['normalizer']}, answers {gain_of(best)} points more."
+    between = ": in the sets between, another item has the largest logit" if true_item > sharpest else ""
     step = rounded_products.SPACING.get(run.matmul)
     ties = f" Products rounded to {run.matmul} make items within {step:.1g} in ρ tie." if step else ""
     return (
         f"At {count(n)} items it answers {by_length[n]:.1f} %. {regained} With all weight on the largest logit "
-        f"(hardmax) {sharpest:.1f} % are right, with all on the true item {true_item:.1f} %: in the sets between, "
-        f"another item has the largest logit.{ties}"
+        f"(hardmax) {sharpest:.1f} % are right, with all on the true item {true_item:.1f} %{between}.{ties}"
     )
 
 
@@ -197,8 +198,8 @@ def remarks(names: Iterable[str]) -> list[str]:
     if moved := moved_by_offset(names):
         sentences.append(
             f"{', '.join(moved)}: adding a constant to all logits changes these weights, and softmax training leaves "
-            "that constant arbitrary. Do not judge the method by this row: train with it, as by train.py "
-            f"quick --normalizer {typed(moved[0])}"
+            "that constant arbitrary. Do not judge the method by this row: train with it, as by "
+            f"{program('train')} quick --normalizer {typed(moved[0])}"
         )
     if fits := [f"{name} for {REFIT[name]}" for name in names if name in REFIT]:
         sentences.append(f"adaptive with its β(H) refit to these models: {'; '.join(fits)}")

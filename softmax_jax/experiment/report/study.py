@@ -14,6 +14,7 @@ from softmax_jax.experiment.measures.runs import SHORTEST, Loaded, numbered
 from softmax_jax.experiment.measures.sets import Draw, key_of
 from softmax_jax.experiment.measures.table import MEASURES, TOP
 from softmax_jax.experiment.report.evaluated import Evaluated, evaluated
+from softmax_jax.experiment.report.sentences import counted
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.progress import Log, Parts, with_progress
 from softmax_jax.normalizers.registry import normalizer
@@ -54,7 +55,7 @@ def measure(run: Loaded, lengths: Sequence[int], sets: int) -> Evaluated:
     )
     asked = f"{len(named)} normalizers, {len(lengths)} lengths up to {max(lengths):,} items, {sets} sets at each"
     path = ", ".join([str(run.path), *run.labels.values()])
-    print(f"measuring {path}: {asked}, for each of {run.config.seeds} seeds", flush=True)
+    print(f"measuring {path}: {asked}, of {counted(run.config.seeds, 'seed')}", flush=True)
     return evaluated(run, list(with_progress(measured, lengths, f"measuring {path}", numbered(lengths), parts=parts)))
 
 

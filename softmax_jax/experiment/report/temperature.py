@@ -228,8 +228,10 @@ def gains_of(name: str, fit: TemperatureFit, compared: pl.DataFrame) -> list[str
         interval = "" if half is None else f" ± {half:.2f} ({'' if abs(mean) > half else 'not '}beyond chance)"
         parts.append(f"{mean:+.2f}{interval} points over {called}")
     seeds, lengths = len(by_seed[name]), compared["n"].n_unique()
-    drawn = f"95 % over {seeds} seeds" if seeds > 1 else "one seed, so no interval"
-    return [f"On fresh sets, in the mean of {lengths} lengths, it gains {' and '.join(parts)} ({drawn})."]
+    who, drawn = "it gains", "one seed, so no interval"
+    if seeds > 1:
+        who, drawn = "fits to one half of the seeds gain in the other half", f"95 % over {seeds} seeds"
+    return [f"On fresh sets, in the mean of {lengths} lengths, {who} {' and '.join(parts)} ({drawn})."]
 
 
 def beside_published(fit: TemperatureFit) -> str:

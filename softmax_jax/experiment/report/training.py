@@ -99,7 +99,7 @@ def training_chart(metrics: pl.DataFrame) -> charts.Chart:
     )
     axes = {
         "accuracy": charts.percent_axis("accuracy (% of the batch)"),
-        "loss": charts.log_axis("loss (nats)", [*loss["low"], *loss["high"]]),
+        "loss": charts.log_axis("cross-entropy (nats)", [*loss["low"], *loss["high"]]),
     }
     scale = alt.Scale(domain=[0, steps], nice=False)
     x = alt.X("step:Q", title="training step", scale=scale, axis=alt.Axis(tickMinStep=1))
@@ -108,8 +108,9 @@ def training_chart(metrics: pl.DataFrame) -> charts.Chart:
         colour = charts.colour_by("curve", {name: BY_NORMALIZER[BASELINE]}, legend=False)
         layers = charts.lines(frame.with_columns(curve=pl.lit(name)), x, axis, colour, point=len(frame) == 1)
         panels.append(alt.layer(*layers).properties(width=560, height=180))
-    title = f"After {steps:,} steps {last[0]:.1f} % of a batch are right, at a loss of {last[1]:.3f} nats"
-    note = f"means over the steps between two lines of metrics; {charts.mean_of(seeds, ', 95 % band')}"
+    title = f"After {steps:,} steps {last[0]:.1f} % of a batch are right, at a cross-entropy of {last[1]:.3f} nats"
+    origin = charts.mean_of(seeds, ", 95 % band")
+    note = f"means over the steps between two lines of metrics, without the penalty on weights; {origin}"
     return alt.vconcat(*panels).properties(title=charts.chart_title(title, note))
 
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from filelock import FileLock, Timeout
 
-from softmax_jax.experiment import REPOSITORY
+from softmax_jax.experiment import REPOSITORY, program
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.tasks.published import from_bytes
 from softmax_jax.experiment.training import distributed
@@ -50,7 +50,6 @@ SHIPPED = (REPOSITORY or Path()) / "checkpoints"
 them and looks for them in the working directory."""
 METRICS = "metrics.jsonl"
 """The file of a run with a line for each seed and chunk."""
-ABSENT = "name the directory of a run, as runs/quick after train.py quick, or a Flax msgpack file"
 LARGEST_METRICS = 2**30
 """The most bytes of a metrics.jsonl."""
 LARGEST_MODEL = 2**28
@@ -281,9 +280,14 @@ def load_checkpoint(path: Path | str) -> tuple[Config, Parameters]:
     path = Path(path)
     if not exists(path):
         absent = "the trained models come with the repository, not with the package: run this there, or "
-        raise Refusal(f"{path} does not exist: {absent * (path.parent == SHIPPED)}{ABSENT}")
+        remedy = f"name the directory of a run, as runs/quick after {program('train')} quick, or a Flax msgpack file"
+        raise Refusal(f"{path} does not exist: {absent * (path.parent == SHIPPED)}{remedy}")
     if path.is_file():
-        parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(read_bytes(path, limit=LARGEST_MODEL)))
+        content = read_bytes(path, limit=LARGEST_MODEL)
+        try:
+            parameters = jax.tree.map(lambda leaf: leaf[None], from_bytes(content))
+        except Refusal as refusal:
+            raise Refusal(f"{path}: {refusal}") from None
         return Config(MaxRetrieval(width=parameters["item_in"]["bias"].shape[-1])), parameters
     check_coding(path)
     path = path.absolute()

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from softmax_jax.experiment import program
 from softmax_jax.experiment.commands import evaluate
 from softmax_jax.experiment.commands.fit import evaluation_of
-from softmax_jax.experiment.commands.output import print_any_letter, program, results_of
+from softmax_jax.experiment.commands.output import print_any_letter, results_of
 from softmax_jax.experiment.measures.runs import Loaded, named_normalizers
 from softmax_jax.experiment.tasks.retrieval import Sort
 from softmax_jax.experiment.training.config import Config
@@ -63,7 +64,7 @@ def test_the_commands_that_are_printed_name_their_path_as_a_shell_reads_it(name,
     with pytest.raises(Refusal, match="there is no such fit") as refused:
         named_normalizers(["adaptive_refit"], tmp_path / name, {})
     fit = shlex.split(str(refused.value).partition(": run ")[2])
-    assert fit[1:] == ["--checkpoint", str(tmp_path / name), "--output", str(tmp_path)]
+    assert fit[2:] == ["--checkpoint", str(tmp_path / name), "--output", str(tmp_path)]
 
 
 def test_a_script_in_another_place_names_the_one_beside_it(tmp_path, monkeypatch):

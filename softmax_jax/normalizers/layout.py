@@ -135,7 +135,7 @@ class Along(Layout):
         return jnp.moveaxis(values.reshape(moved), self._last, self._axes)
 
     def after_joining(self) -> Layout:
-        return Along(-1)
+        return LAST
 
     @property
     def _axes(self) -> tuple[int, ...]:
@@ -144,6 +144,10 @@ class Along(Layout):
     @property
     def _last(self) -> tuple[int, ...]:
         return tuple(range(-len(self._axes), 0))
+
+
+LAST = Along(-1)
+"""Rows along the last axis."""
 
 
 @jax.tree_util.register_dataclass

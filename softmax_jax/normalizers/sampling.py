@@ -67,7 +67,7 @@ def top_k_mask(
         z, ranks = row.logits, as_ranks(k)
         if ranks.ndim:
             ranks = jnp.moveaxis(jnp.expand_dims(ranks, tuple(range(z.ndim - ranks.ndim))), axis, -1)
-        least = kth_largest(jnp.moveaxis(jax.lax.stop_gradient(z), axis, -1), ranks, Along(-1))
+        least = kth_largest(jnp.moveaxis(jax.lax.stop_gradient(z), axis, -1), ranks)
         return reaches(z, jnp.moveaxis(least, -1, axis)) & (z != -jnp.inf)
 
     return compute_rows(keep, logits, axis, where, k)

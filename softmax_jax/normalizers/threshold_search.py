@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.arithmetic import as_pivot, subtract_pivot, times_row
 from softmax_jax.normalizers.execution import is_known, varying
-from softmax_jax.normalizers.layout import Layout, Segments
+from softmax_jax.normalizers.layout import LAST, Layout, Segments
 from softmax_jax.refusal import WrongType
 
 FIRST_STEP = 1 / 64
@@ -400,7 +400,7 @@ def as_ranks(k: ArrayLike) -> Int[Array, "..."]:
 
 
 @jax.jit
-def kth_largest(z: Float[Array, "*rows n"], k: Int[Array, "..."], layout: Layout) -> Float[Array, "*row"]:
+def kth_largest(z: Float[Array, "*rows n"], k: Int[Array, "..."], layout: Layout = LAST) -> Float[Array, "*row"]:
     """Returns a threshold that exactly the k largest of each row (and ties) reach; -inf if the row has no more than k.
 
     Rows lie along the last axis, or are segments.

@@ -167,6 +167,8 @@ class Row:
     given: Float[Array, "*shape"] | None = None
     """The logits of the caller: the weights get their type, and a plain function without a scale is called with them.
     """
+    found: tuple[Array, Array] | None = None
+    """Logits and the largest of each of their rows, which `largest` returns while the row has these logits."""
 
     @classmethod
     def of(cls, logits: Float[Array, "*shape"], axis: Axis | Layout, where: Mask, low_hides: bool = True) -> "Row":
@@ -178,10 +180,12 @@ class Row:
         # come too late: 0 times the slope of what is behind the mask is NaN where that is infinite.
         z = _wide(logits)
         z = z if where is None else jnp.where(jnp.broadcast_to(where, z.shape), z, -jnp.inf)
-        if low_hides:
-            low = is_low(z, jax.lax.stop_gradient(layout.largest(z)))
-            z, where = jnp.where(low, -jnp.inf, z), ~low if where is None else ~low & where
-        return cls(z, layout, where, logits)
+        if not low_hides:
+            return cls(z, layout, where, logits)
+        largest = jax.lax.stop_gradient(layout.largest(z))
+        low = is_low(z, largest)
+        z = jnp.where(low, -jnp.inf, z)  # whose largest is the same: no low logit is
+        return cls(z, layout, ~low if where is None else ~low & where, logits, (z, largest))
 
     @property
     def axis(self) -> Axis:
@@ -196,7 +200,7 @@ class Row:
         """
         # Centred logits lose no digits to a common offset. Of 100,000 and 100,000.25 at β = 10, float32 forms 1,000,000
         # and 1,000,002.5, whose neighbours are 1/16 apart; centred first, 0 and -0.25 give 0 and -2.5 exactly.
-        z = self.layout.centre(self.logits) if centred else self.logits
+        z = arithmetic.subtract_pivot(self.logits, arithmetic.as_pivot(self.largest())) if centred else self.logits
         product = arithmetic.product(beta, z)
         return dataclasses.replace(self, logits=jnp.where(jnp.isfinite(self.logits), product, self.logits))
 
@@ -221,6 +225,12 @@ class Row:
         """Returns the sum over each row."""
         return self.layout.sum(values)
 
+    def largest(self) -> Float[Array, "*row"]:
+        """Returns the largest logit of each row, -inf for an empty one. It counts as a constant in derivatives."""
+        if self.found is not None and self.found[0] is self.logits:
+            return self.found[1]
+        return jax.lax.stop_gradient(self.layout.largest(self.logits))
+
     def zero(self) -> Float[Array, "*row"]:
         """Returns 0 for each row, but NaN for one with a visible NaN or +inf: for maps that weigh each entry alone."""
         visible = jnp.where(self.logits != -jnp.inf, self.logits, 0)
@@ -232,7 +242,7 @@ class Row:
 
     def entropy(self) -> Float[Array, "*row"]:
         """Returns the entropy in nats of the softmax of the row."""
-        return _entropy(self.logits, self.layout)
+        return _entropy(self.logits, self.largest(), self.layout)
 
 
 # From the logits of a user to what is computed of their rows.
@@ -319,30 +329,31 @@ infinite, which times e^g = 0 would be NaN."""
 
 
 @jax.custom_jvp
-def _entropy(logits: Float[Array, "*shape"], layout: Layout) -> Float[Array, "*row"]:
-    """Returns log l - t / l of whole rows, with -inf where an entry is masked; an empty row gets 0."""
+def _entropy(logits: Float[Array, "*shape"], largest: Float[Array, "*row"], layout: Layout) -> Float[Array, "*row"]:
+    """Returns log l - t / l of rows whose largest logit is known, -inf where an entry is masked; an empty row gets 0."""
     # With g = z - m, log p = g - log l, and so H = -Σ p log p = log l - Σ p g = log l - t / l.
     # For z = (0, 0, log 2): p = (1/4, 1/4, 1/2), g = (-log 2, -log 2, 0), l = 2, t = -log 2, H = (3/2) log 2 = 1.0397.
-    _, _, total, mean = _exponentials(logits, layout)
+    _, _, total, mean = _exponentials(logits, largest, layout)
     return jnp.log(total) - mean
 
 
 @_entropy.defjvp
-def _(primals: tuple[Array, Layout], tangents: tuple[Array, Any]) -> tuple[Array, Array]:
+def _(primals: tuple[Array, Array, Layout], tangents: tuple[Array, Any, Any]) -> tuple[Array, Array]:
     # The derivative of p log p is (log p + 1) dp, and Σ dp = 0, so dH = -Σ log p dp with dp = p (dz - Σ p dz). In
     # log p = g - log l the constant cancels, which leaves dH = Σ p (t / l - g) dz.
     # In the row above t / l = -log(2) / 2 and dH/dz = (1/8, 1/8, -1/4) log 2 = (0.0866, 0.0866, -0.1733), of sum 0.
-    (logits, layout), (change, _) = primals, tangents
-    gap, exponentials, total, mean = _exponentials(logits, layout)
+    (logits, largest, layout), (change, *_) = primals, tangents
+    gap, exponentials, total, mean = _exponentials(logits, largest, layout)
     change = jnp.where(gap == LEAST_GAP, 0, change)  # of a masked entry it may be infinite
     entropy_change = layout.sum(exponentials * (mean - gap) / total * change)
     return jnp.log(total) - mean, entropy_change
 
 
-def _exponentials(logits: Float[Array, "*shape"], layout: Layout) -> tuple[Array, Array, Array, Array]:
+def _exponentials(
+    logits: Float[Array, "*shape"], largest: Float[Array, "*row"], layout: Layout
+) -> tuple[Array, Array, Array, Array]:
     """Returns the gaps g to the largest logit, e^g, its sum l, 1 for an empty row, and the mean t / l of g by e^g."""
-    pivot = jax.lax.stop_gradient(arithmetic.as_pivot(layout.largest(logits)))
-    gap = arithmetic.at_least(arithmetic.subtract_pivot(logits, pivot), LEAST_GAP)
+    gap = arithmetic.at_least(arithmetic.subtract_pivot(logits, arithmetic.as_pivot(largest)), LEAST_GAP)
     exponentials = jnp.exp(gap)
     total = layout.divisor(exponentials)
     return gap, exponentials, total, layout.sum(arithmetic.keep_apart(exponentials * gap, gap)) / total

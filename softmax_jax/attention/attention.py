@@ -34,6 +34,7 @@ from softmax_jax.attention.inputs import (
 )
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.execution import as_one, is_known, spec_of
+from softmax_jax.normalizers.layout import LAST
 from softmax_jax.normalizers.naming import name_bad_rows, name_rows, naming
 from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
 from softmax_jax.refusal import Refusal
@@ -193,7 +194,7 @@ def _attend(
     inputs = inputs._replace(query=scaled_query(inputs.query, scale))
     dense = implementation == "dense"
     if naming() and not dense:
-        name_rows(inputs.normalizer, inputs.logits(), -1, inputs.visible())
+        name_rows(inputs.normalizer, inputs.logits(), LAST, inputs.visible())
     with name_bad_rows(naming() and dense):
         output, weights = IMPLEMENTATIONS[implementation](inputs, block_size)
     return output.astype(dtype), weights

@@ -146,7 +146,7 @@ def train(seeds: Int[Array, " seeds"], steps: int, copies: int = 10) -> Paramete
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
-def test(
+def evaluate_model(
     parameters: Parameters, key: Key[Array, ""], degree: int, nodes: int
 ) -> dict[str, tuple[Float[Array, ""], Float[Array, ""]]]:
     """Returns by normalizer the share of right answers of a model, and the mean largest weight of a node."""
@@ -171,7 +171,9 @@ def measure(arguments: Arguments) -> pl.DataFrame:
     for degree in arguments.degrees:
         for seed in range(arguments.seeds):
             key = jax.random.fold_in(jax.random.key(2**20 + seed), degree)
-            results = test({name: arrays[seed] for name, arrays in models.items()}, key, degree, arguments.nodes)
+            results = evaluate_model(
+                {name: arrays[seed] for name, arrays in models.items()}, key, degree, arguments.nodes
+            )
             for name, (accuracy, weight) in results.items():
                 rows.append((name, degree, seed, 100 * float(accuracy), float(weight)))
     return pl.DataFrame(rows, COLUMNS, orient="row")

@@ -34,6 +34,6 @@ def test_a_network_attends_by_any_normalizer(name):
         np.testing.assert_allclose(actual, apply(jraph.segment_softmax, nodes), atol=1e-6)
     logits = jnp.sum(nodes[SENDERS] * nodes[RECEIVERS], -1)
     for node in range(5):
-        edges = np.flatnonzero(RECEIVERS == node)
+        edges = np.flatnonzero(node == RECEIVERS)
         expected = sj.normalizer(name)(logits[edges]) @ nodes[SENDERS[edges]] if edges.size else jnp.zeros(4)
         np.testing.assert_allclose(actual[node], expected, atol=1e-6)

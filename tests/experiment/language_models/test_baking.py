@@ -1,6 +1,7 @@
 """A baked checkpoint computes under plain softmax what the old one computes with a temperature for each head."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,8 @@ def write_checkpoint(path, kind="F32", files=1, **changes):
     (path / "tokenizer.json").write_text("{}")
     (path / "pytorch_model.bin").write_text("the old weights once more")
     for place in range(files):
-        header, data = {"__metadata__": {"format": "pt"}}, b""
+        header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+        data = b""
         for name in list(ARRAYS)[place::files]:
             stored = ARRAYS[name].astype(baking.FLOATS[kind]).tobytes()
             shape, offsets = list(ARRAYS[name].shape), [len(data), len(data) + len(stored)]

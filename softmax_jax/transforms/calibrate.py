@@ -12,8 +12,9 @@ from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
 from softmax_jax.refusal import Refusal
 from softmax_jax.transforms.nnx_state import OUTSIDE, refuse_writes, transformations
 from softmax_jax.transforms.program import trace
+from softmax_jax.transforms.replacement import Empty
 from softmax_jax.transforms.sites import Site, check_callable, find_sites
-from softmax_jax.transforms.swap import Empty, Where, choose, swap
+from softmax_jax.transforms.swap import Where, choose, swap
 
 LearnedNumbers = dict[int, dict[str, Float[Array, "..."]]]
 """By the index of the site, then by name."""

@@ -37,7 +37,8 @@ from collections.abc import Mapping
 
 import jax.numpy as jnp
 
-from softmax_jax.transforms.find import Softmax, find_sums, read_mask, unwrap_views
+from softmax_jax.transforms.exponents import read_mask, unwrap_views
+from softmax_jax.transforms.find import Softmax, find_sums
 from softmax_jax.transforms.program import (
     IDENTITIES,
     LAYOUTS,

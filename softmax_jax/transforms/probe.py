@@ -13,8 +13,9 @@ from jaxtyping import Array, Float, Int
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.row import Row, critical_beta_of
+from softmax_jax.transforms.replacement import Empty, SiteLogits
 from softmax_jax.transforms.sites import Site, table
-from softmax_jax.transforms.swap import Empty, Normalizers, SiteLogits, Where, by_pattern, transform
+from softmax_jax.transforms.swap import Normalizers, Where, by_pattern, transform
 
 
 @jax.tree_util.register_dataclass

@@ -17,7 +17,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from softmax_jax.transforms.find import Softmax, is_mask, is_reciprocal, is_returned, same_computation, unwrap_views
+from softmax_jax.transforms.exponents import is_mask, same_computation, unwrap_views
+from softmax_jax.transforms.find import Softmax, is_reciprocal, is_returned
 from softmax_jax.transforms.program import SCORES, VIEWS, Node, Program, Value, constant, walk
 from softmax_jax.transforms.usage import Use
 

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from softmax_jax.normalizers import checks
-from softmax_jax.transforms.find import Softmax, Step, axes_along
+from softmax_jax.transforms.find import Softmax
+from softmax_jax.transforms.layouts import Step, axes_along
 from softmax_jax.transforms.program import IDENTITIES, LAYOUTS, VIEWS, Node, Program, Value, constant, walk
 
 Use = Literal[

@@ -33,18 +33,26 @@ Replace = Callable[[list[Any], Values], tuple[list[Any], Records]]
 """Takes the operands of an equation, and all values so far; returns its results and what is to be recorded by name."""
 
 
+NOTHING: Mapping[Node, Mapping[Value, Any]] = {}
+
+
 def lookup(value: Value, values: Values) -> Any:
     """Returns the array of a value, or the number that the program writes for it."""
     return values[value] if value.literal is None else value.literal
 
 
 def execute(
-    program: Program, replacements: Mapping[Node, Replace], changed: Iterable[Node], required: Iterable[Value] = ()
+    program: Program,
+    replacements: Mapping[Node, Replace],
+    changed: Iterable[Node],
+    required: Iterable[Value] = (),
+    sliced: Mapping[Node, Mapping[Value, Any]] = NOTHING,
 ) -> tuple[list[Any], Records]:
     """Returns the results of a program with some equations replaced, and the records, those of a loop stacked.
 
     `changed` are the replaced equations whose results change, `required` the values that replacements look up. Bodies
-    with any of these are executed equation by equation.
+    with any of these are executed equation by equation. `sliced` holds more arrays that a scan slices, each by the
+    value that is a slice within.
     """
     changing = {frame for node in changed for frame in node.frame.enclosing()}
     visited = [*replacements, *(value.producer for value in required if value.producer)]
@@ -54,7 +62,8 @@ def execute(
         """Executes a body, given the values around it and its own inputs."""
         # The values of a call are those of the program around it; those of a loop are its own.
         values = outer if frame.inlined else dict(outer)
-        values.update(zip(frame.inputs, arrays))
+        more = sliced.get(frame.caller, {}) if frame.caller else {}
+        values.update(zip((*frame.inputs, *more), arrays))
         values.update(frame.consts)
         records: Records = {}
         for node in frame.nodes:
@@ -71,7 +80,8 @@ def execute(
             return execute_equation(node.equation, operands), {}
         bodies: list[ExecuteBody] = [functools.partial(execute_frame, frame, values) for frame in node.frames]
         with tracing_context(node.equation):
-            results, records = holder.rebuild(node.equation.params, operands, bodies)
+            # A scan slices what follows its own sequences, and gives the slices to its body after its own.
+            results, records = holder.rebuild(node.equation.params, [*operands, *sliced.get(node, {}).values()], bodies)
         if node.name in CUSTOM_RULES and not changing.intersection(node.frames):
             # What is only measured keeps its rule for derivatives.
             results = execute_equation(node.equation, operands)

@@ -136,10 +136,13 @@ class Merges:
                 self.add(value, mark)
             return
         mark = _combine(node, operands)
+        softmax = self.softmaxes.get(node)
+        row = frozenset([self.number_row(softmax.logits)]) if softmax else NONE
         if node.name in MULTIPLIED:
-            # o_P · g(s_P), or o_P / g(s_P): the one product that all merges have.
+            # o_P · g(s_P), or o_P / g(s_P): the one product that all merges have. A softmax divides by its own sum: in
+            # a scan over layers the values of (Σ e v) / s hold outputs of the turn before, which is no merge.
             first, last = operands[0], operands[-1]
-            self.merged |= first.outputs & last.totals | last.outputs & first.totals
+            self.merged |= (first.outputs & last.totals | last.outputs & first.totals) - row
         if node.exponentiates:
             # e^(log w + l_P - l) = w · s_P / s: the same product, in logarithms.
             self.merged |= operands[0].merged_logs
@@ -149,9 +152,8 @@ class Merges:
             # A product of exponentials with ones is their sum.
             summed = [self.marks.get(value, UNMARKED).entries for value in node.inputs if _holds_exponentials(value)]
             mark |= Mark(totals=NONE.union(*summed))
-        if softmax := self.softmaxes.get(node):
+        if softmax:
             # w = e / s divides by its own total s once, which then is no factor of w.
-            row = frozenset([self.number_row(softmax.logits)])
             weights = Mark(logs=row) if softmax.form == "log" else Mark(outputs=row)
             mark = weights | Mark(totals=mark.totals - row)
         for value in node.outputs:

@@ -1,9 +1,10 @@
 """Computes new weights in the place of a softmax, while its function runs."""
 
+import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ from softmax_jax.transforms.exponents import Mask
 from softmax_jax.transforms.layouts import Step
 from softmax_jax.transforms.program import IDENTITIES, VIEWS, Value
 from softmax_jax.transforms.sites import TracedSite
+from softmax_jax.transforms.turns import NumbersByTurn
 
 Empty = Literal["model", "zeros"]
 
@@ -49,6 +51,19 @@ class Replacement:
     def __post_init__(self) -> None:
         assert self.traced.softmax
         self.softmax = self.traced.softmax
+        site = self.traced.site
+        with self.named_errors():
+            self.numbers = NumbersByTurn(self.normalizer, site.turns if self.traced.scan else None, len(site.shape))
+
+    @contextlib.contextmanager
+    def named_errors(self) -> Iterator[None]:
+        """Puts the site before the message of an error."""
+        site = self.traced.site
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            turns = f", in a scan of {site.turns} turns" if site.turns > 1 else ""
+            raise type(error)(f"site {site.index}, {site.scope} at {site.line}{turns}: {error}") from None
 
     @property
     def changes(self) -> bool:
@@ -69,10 +84,8 @@ class Replacement:
         with tracing_context(equation):
             rows = self.site_logits(original, values)
             if self.changes:
-                try:
-                    weights = self.weigh(rows)
-                except (TypeError, ValueError) as error:
-                    raise type(error)(f"site {site.index}, {site.scope} at {site.line}: {error}") from None
+                with self.named_errors():
+                    weights = self.weigh(rows, self.numbers.at_turn(values))
             else:
                 weights = rows.model_weights()
             records = {str(site.index): self.recorder(rows, weights)} if self.recorder else {}
@@ -126,11 +139,10 @@ class Replacement:
         row = [1 if axis in self.softmax.axes else size for axis, size in enumerate(logits.shape)]
         return jnp.broadcast_to(logit.astype(logits.dtype), extra.shape).reshape(row)
 
-    def weigh(self, rows: SiteLogits) -> Float[Array, "*shape"]:
+    def weigh(self, rows: SiteLogits, normalizer: Normalizer) -> Float[Array, "*shape"]:
         """Returns new weights; a row with nothing visible is as `empty` says."""
         logits, axis, where = rows.logits, rows.axis, rows.where
-        assert self.normalizer
-        weights = weigh(self.normalizer, logits, axis, where)
+        weights = weigh(normalizer, logits, axis, where)
         if where is None or self.empty == "zeros":
             return weights
         kept = ~jnp.any(where, axis, keepdims=True) & jnp.any(logits > -jnp.inf, axis, keepdims=True)

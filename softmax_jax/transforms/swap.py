@@ -10,7 +10,7 @@ from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
 from softmax_jax.refusal import Refusal
 from softmax_jax.transforms.execution import execute
-from softmax_jax.transforms.program import trace
+from softmax_jax.transforms.program import Node, Value, trace
 from softmax_jax.transforms.replacement import Empty, Recorder, Replacement
 from softmax_jax.transforms.sites import Site, TracedSite, check_callable, find_sites
 from softmax_jax.transforms.unread import UNREADABLE
@@ -48,7 +48,9 @@ def swap(
         normalizer: A `Normalizer`, its name, a map, or a function with the signature of `jax.nn.softmax`. Or several by
             pattern, `{"*/block_3": "ssmax(s=0.4)", 7: "entmax15"}`: a pattern is an index in `sites(fun)(...)`, or a
             scope in which `*` stands for anything. The first that matches a site counts; a site that none matches
-            stays. Numbers per head have the shape (heads, 1, 1) for logits of shape (batch, heads, queries, keys).
+            stays. Numbers per head have the shape (heads, 1, 1) for logits of shape (batch, heads, queries, keys). In a
+            scan over layers, numbers with as many axes as the logits, or more, have the layers first, as
+            (layers, heads, 1, 1).
         where: Says of a `Site` whether it is chosen. Without it the sites are chosen whose use is attention, and those
             that are named by index.
         empty: What a row with nothing visible gets: "model" leaves it as the model has it, often uniform; "zeros" gives
@@ -108,7 +110,11 @@ def transform(
         refuse_derivatives(replacements.values())
         changed = {node for node, replacement in replacements.items() if replacement.changes}
         required = [value for replacement in replacements.values() for value in replacement.required_values()]
-        results, records = execute(program, replacements, changed, required)
+        sliced: dict[Node, dict[Value, Any]] = {}
+        for replacement in replacements.values():
+            if scan := replacement.traced.scan:
+                sliced[scan] = sliced.get(scan, {}) | replacement.numbers.sliced
+        results, records = execute(program, replacements, changed, required, sliced)
         return program.restore(results), [(traced.site, records.get(str(traced.site.index))) for traced in chosen]
 
     return transformed

@@ -168,7 +168,7 @@ def _merged_sites(program: Program, traced: Mapping[Node, TracedSite]) -> dict[N
     """Returns the sites that are parts of a row, or that merge these: they cannot be read, whatever they look like."""
     # The quotient rule multiplies weights by the slope of their own sum, which is no merge.
     softmaxes = {node: site.softmax for node, site in traced.items() if site.softmax and not site.derived}
-    weighing = {node: softmax for node, softmax in softmaxes.items() if traced[node].site.use in ("attention", "log")}
+    weighing = {node: softmax for node, softmax in softmaxes.items() if traced[node].site.use != "other"}
     merges = Merges(program, weighing)
     names: dict[Node, str] = {}
     for node in traced if merges.merged else ():

@@ -19,6 +19,8 @@ Where = Callable[[Site], bool] | None
 """Says of a site whether it is chosen; None chooses every attention site."""
 Normalizers = NormalizerLike | Mapping[Any, NormalizerLike]
 """One for all chosen sites, or by index, or by scope, in which `*` stands for anything."""
+BY_DEFAULT = ("attention", *UNREADABLE)
+"""The uses of sites that are chosen unless others are named; those that cannot be read are refused."""
 INSIDE = "swap inside, before the derivative is taken, as in jax.grad(sj.swap(f, ...))"
 """The remedy for a derivative in the function."""
 
@@ -51,8 +53,9 @@ def swap(
             stays. Numbers per head have the shape (heads, 1, 1) for logits of shape (batch, heads, queries, keys). In a
             scan over layers, numbers with as many axes as the logits, or more, have the layers first, as
             (layers, heads, 1, 1).
-        where: Says of a `Site` whether it is chosen. Without it the sites are chosen whose use is attention, and those
-            that are named by index.
+        where: Says of a `Site` whether it is chosen. Without it the sites are chosen whose use is attention. Others,
+            such as routers and the pointers of a pointer network, are chosen where an index names them, or a scope that
+            matches no attention.
         empty: What a row with nothing visible gets: "model" leaves it as the model has it, often uniform; "zeros" gives
             it no weight. A row of only -inf gets 0. Under "model", a swap to softmax leaves a site as it is.
 
@@ -129,9 +132,11 @@ def choose(
     """
     chosen: dict[TracedSite, Normalizer | None] = {}
     for pattern, normalizer in normalizers.items():
-        for traced in _matching(traced_sites, pattern):
-            site, by_index = traced.site, isinstance(pattern, int)
-            if not (where(site) if where else by_index or site.use in ("attention", *UNREADABLE)):
+        matched = _matching(traced_sites, pattern)
+        named = _names_all(pattern, matched)
+        for traced in matched:
+            site = traced.site
+            if not (where(site) if where else named or site.use in BY_DEFAULT):
                 continue
             if traced.softmax is None:
                 why = UNREADABLE.get(site.use, UNREADABLE["unread"])
@@ -144,10 +149,21 @@ def choose(
     if not chosen:
         listed = ", ".join(f"{site.index}: {site.scope} ({site.use})" for site, *_ in traced_sites)
         raise Refusal(
-            f"no site is chosen among {listed}: choose some by where=, or by their index; in a function that was "
+            f"no site is chosen among {listed}: choose some by where=, by their index or scope; in a function that was "
             "swapped already, probe and swap the original"
         )
     return chosen
+
+
+def _names_all(pattern: str | int, matched: list[TracedSite]) -> bool:
+    """Says whether a pattern names all sites that it matches, rather than those whose use is chosen by default.
+
+    An index does, and so does a scope without a site of such a use: "block_1" of a layer with attention and a router is
+    its attention, and "block_1/router" is the router.
+    """
+    if isinstance(pattern, int):
+        return True
+    return bool(pattern.strip("*")) and not any(traced.site.use in BY_DEFAULT for traced in matched)
 
 
 def refuse_derivatives(replacements: Iterable[Replacement]) -> None:

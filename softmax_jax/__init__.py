@@ -65,6 +65,7 @@ from softmax_jax.normalizers.scales import (
     LogPosition as LogPosition,
     Scale as Scale,
 )
+from softmax_jax.normalizers.segments import segments as segments
 from softmax_jax.normalizers.sparse import (
     entmax as entmax,
     entmax15 as entmax15,

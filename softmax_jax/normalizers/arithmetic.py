@@ -45,26 +45,6 @@ def subtract_pivot(logits: Float[Array, "*shape"], pivot: Float[Array, "*row"]) 
     return at_least(logits - pivot, float(jnp.finfo(logits.dtype).min))
 
 
-def centre(logits: Float[Array, "*shape"], axis: int | tuple[int, ...]) -> Float[Array, "*shape"]:
-    """Returns logits less the maximum of their row: at most 0, and never below the most negative finite number.
-
-    The lower bound keeps products with the result finite where two logits lie more than the largest
-    float apart; exp() of it is 0 either way. The maximum counts as a constant in derivatives, so use
-    this only where adding a constant to a row changes nothing.
-    """
-    # With f(z + c) = f(z) for any c, df = f'(z)·(dz - dm) = f'(z)·dz, as f' of a constant change dm is 0. For softmax
-    # of (1, 0), w = (0.731, 0.269) and dw₀ = w₀(1 - w₀)(dz₀ - dz₁): 0.197 for dz = (1, 0), and 0 for the maximum's own
-    # change dm = (1, 1).
-    largest = jax.lax.stop_gradient(jnp.max(logits, axis, keepdims=True, initial=-jnp.inf))
-    return subtract_pivot(logits, as_pivot(largest))
-
-
-def row_sum(values: Float[Array, "*shape"], axis: int | tuple[int, ...]) -> Float[Array, "*row"]:
-    """Returns the sum of each row for use as a divisor: 1 where the sum is 0, which an empty row has."""
-    total = jnp.sum(values, axis, keepdims=True)
-    return jnp.where(total == 0, jnp.ones((), values.dtype), total)
-
-
 def times_row(values: Float[Array, "*shape"], number: Float[Array, "*row"]) -> Float[Array, "*shape"]:
     """Returns values times one number for each row."""
     # The transpose sums products over the row. XLA on CPUs (jax 0.10) hands product and sum to its library as one

@@ -14,7 +14,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from softmax_jax.normalizers import arithmetic, checks
-from softmax_jax.normalizers.row import AnyAxis, AnyMask, Axis, Mask, Row, axis_and_mask, visible_values
+from softmax_jax.normalizers.layout import Along, Axis
+from softmax_jax.normalizers.row import AnyAxis, AnyMask, Mask, Row, axis_and_mask, visible_values
 
 
 def log_softmax(logits: Float[Array, "*shape"], axis: AnyAxis = -1, where: AnyMask = None) -> Float[Array, "*shape"]:
@@ -48,8 +49,8 @@ def _log_weights(z: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*shape"
     """Returns the logarithm of each weight; where it would be -inf, some finite number."""
     # log p = (z - m) - log Σ e^(z - m), of which no part can overflow, and no weight that is 0 is logged: z = (0, 1000)
     # has log p = (-1000, 0), where log(softmax(z)) gives (-inf, 0). Its derivative is dz - Σ p dz.
-    gaps = arithmetic.centre(z, axis)
-    return gaps - jnp.log(arithmetic.row_sum(jnp.exp(gaps), axis))
+    gaps = Along(axis).centre(z)
+    return gaps - jnp.log(Along(axis).divisor(jnp.exp(gaps)))
 
 
 def softmax_jacobian(weights: Float[Array, "*rows n"]) -> Float[Array, "*rows n n"]:
@@ -125,7 +126,7 @@ def weight_entropy(weights: Float[Array, "*shape"], axis: AnyAxis = -1) -> Float
     axis = checks.row(weights, axis, "weights")
     w = visible_values(weights)
     sizes = jnp.where(w == 0, 0, jnp.abs(w))
-    shares = sizes / arithmetic.row_sum(sizes, axis)
+    shares = sizes / Along(axis).divisor(sizes)
     # With S = Σ|w| and s = w / S, dH = -Σ (log s + 1) ds, and Σ ds = 0 leaves ∂H/∂w_i = -(log s_i + H) / S: of
     # (1/4, 3/4) with H = 0.5623 it is (0.8240, -0.2747). Zeros are replaced before the logarithm too, whose
     # derivative there would turn the gradient into NaN.

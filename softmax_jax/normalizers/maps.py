@@ -7,9 +7,7 @@ visible entries alone.
 
 import abc
 import dataclasses
-import functools
 import inspect
-import math
 import re
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,8 +17,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import arithmetic, checks
+from softmax_jax.normalizers.layout import Axis, Layout
 from softmax_jax.normalizers.parameters import Numbers, number
-from softmax_jax.normalizers.row import AnyAxis, AnyMask, Axis, Row, weigh
+from softmax_jax.normalizers.row import AnyAxis, AnyMask, Row, weigh
 
 
 class Entry(NamedTuple):
@@ -117,22 +116,22 @@ class Map(Numbers, abc.ABC):
         """Returns weights of rows; what they are at masked entries does not matter."""
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _softmax(logits: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*shape"]:
+@jax.custom_jvp
+def _softmax(logits: Float[Array, "*shape"], layout: Layout) -> Float[Array, "*shape"]:
     """Returns e^z over its sum, for whole rows with -inf where an entry is masked; an empty row gets 0."""
     # No comparison and no select, so that a compiler may hand all of it to a library as one operation.
-    largest = jnp.max(logits, axis, keepdims=True, initial=-jnp.inf)
-    pivot = jnp.maximum(largest, float(jnp.finfo(logits.dtype).min))
+    pivot = jnp.maximum(layout.largest(logits), float(jnp.finfo(logits.dtype).min))
     exponentials = jnp.exp(logits - pivot)
     # The sum is at least 1, that of the largest, and 0 for an empty row.
-    return exponentials / jnp.maximum(jnp.sum(exponentials, axis, keepdims=True), 1e-6)
+    return exponentials / jnp.maximum(layout.sum(exponentials), 1e-6)
 
 
 @_softmax.defjvp
-def _(axis: Axis, logits: tuple[Array], changes: tuple[Array]) -> tuple[Array, Array]:
+def _(primals: tuple[Array, Layout], tangents: tuple[Array, Any]) -> tuple[Array, Array]:
     # dw = w (dz - Σ w dz), which reads only the weights: w = (0.731, 0.269) and dz = (1, 0) give (0.197, -0.197).
-    weights, change = _softmax(*logits, axis), changes[0]
-    return weights, weights * (change - jnp.sum(weights * change, axis, keepdims=True))
+    (logits, layout), (change, _) = primals, tangents
+    weights = _softmax(logits, layout)
+    return weights, weights * (change - layout.sum(weights * change))
 
 
 class Softmax(Map):
@@ -157,7 +156,7 @@ class Softmax(Map):
     source = "Bridle 1990"
 
     def weights(self, row: Row) -> Float[Array, "*shape"]:
-        return _softmax(row.logits, row.axis)
+        return _softmax(row.logits, row.layout)
 
 
 class Softmax1(Softmax):
@@ -271,12 +270,9 @@ class FirstTokenSoftmax(Softmax):
     bias: ArrayLike = number(default=0.0, rule="within ±10,000", holds=lambda bias: abs(bias) <= 1e4, learn=True)
 
     def weights(self, row: Row) -> Float[Array, "*shape"]:
-        z, axes = row.logits, row.axes()
-        sizes = [size if axis in axes else 1 for axis, size in enumerate(z.shape)]
-        place = jnp.arange(math.prod(sizes), dtype=jnp.int32).reshape(sizes)
-        place = jnp.where(z != -jnp.inf, place, math.prod(sizes))
-        first = place == jnp.min(place, axes, keepdims=True, initial=math.prod(sizes))
-        return _softmax(jnp.where(first, z + row.number(self.bias), z), row.axis)
+        z = row.logits
+        first = row.layout.first(z != -jnp.inf)
+        return _softmax(jnp.where(first, z + row.number(self.bias), z), row.layout)
 
 
 class ClippedSoftmax(Map):
@@ -310,7 +306,7 @@ class ClippedSoftmax(Map):
 
     def weights(self, row: Row) -> Float[Array, "*shape"]:
         gamma = row.number(self.gamma) - row.number(self.alpha) / jnp.maximum(row.count(), 1)
-        stretched = (row.number(self.zeta) - gamma) * _softmax(row.logits, row.axis) + gamma
+        stretched = (row.number(self.zeta) - gamma) * _softmax(row.logits, row.layout) + gamma
         return arithmetic.at_most(arithmetic.at_least(stretched, 0), 1)
 
 
@@ -339,7 +335,7 @@ class ElasticSoftmax(Map):
     tau: ArrayLike = number(default=-1.0, learn=True)
 
     def weights(self, row: Row) -> Float[Array, "*shape"]:
-        left = _softmax(row.logits, row.axis) + row.number(self.tau) / jnp.maximum(row.count(), 1)
+        left = _softmax(row.logits, row.layout) + row.number(self.tau) / jnp.maximum(row.count(), 1)
         return jnp.where(row.logits != -jnp.inf, arithmetic.at_least(left, 0), 0)
 
 

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from softmax_jax.normalizers.layout import Layout
+
 SHOWN = 4
 """Rows named in one line; the others are counted."""
 
@@ -35,12 +37,12 @@ def naming() -> bool:
 
 
 def name_rows(
-    normalizer: Any, logits: Float[Array, "*shape"], axis: int | tuple[int, ...], where: Bool[Array, "..."] | None
+    normalizer: Any, logits: Float[Array, "*shape"], layout: Layout, where: Bool[Array, "..."] | None
 ) -> None:
     """Prints the rows of these logits that have a visible NaN or +inf, if the switch is on."""
     if naming():
         visible = jnp.broadcast_to(True if where is None else where, logits.shape)
-        with_nan, with_inf = (jnp.any(bad & visible, axis) for bad in (jnp.isnan(logits), logits == jnp.inf))
+        with_nan, with_inf = (layout.any(bad & visible) for bad in (jnp.isnan(logits), logits == jnp.inf))
         jax.debug.callback(functools.partial(_print, name_of(normalizer)), with_nan, with_inf)
 
 

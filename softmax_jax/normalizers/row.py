@@ -16,7 +16,6 @@ is above -inf. What `where` masks keeps its 0, a logit of -inf may be NaN there 
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,10 +29,10 @@ from jaxtyping import Array, Bool, Float, Shaped
 from softmax_jax.normalizers import arithmetic, checks
 from softmax_jax.normalizers.checks import against, shown
 from softmax_jax.normalizers.execution import as_one, spec_of
+from softmax_jax.normalizers.layout import Along, Axis, Layout
 from softmax_jax.normalizers.naming import name_rows
 from softmax_jax.refusal import Refusal, WrongType
 
-Axis = int | tuple[int, ...]
 Mask = Bool[Array, "*#shape"] | None
 AnyAxis = ArrayLike | Sequence[Any] | None
 """An axis as users give it: one, several, or None for all."""
@@ -149,9 +148,11 @@ def _wide(values: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Rows of logits along `axis`, in float32 (float64 stays), with -inf in the place of every hidden entry.
+    """Rows of logits, in float32 (float64 stays), with -inf in the place of every hidden entry.
 
-    What is one number for each row has the row's axes at size 1.
+    What is one number for each row broadcasts against the logits: it has the row's axes at size 1, and in segments it
+    stands at each entry. `sum`, `maximum`, `count` and `entropy` know where the entries of a row lie; `axis` is for
+    rows that have one, so that a map which reads it sees segments as padded rows.
 
     >>> row = Row.of(jnp.array([1.0, 2.0, 9.0]), -1, jnp.array([True, True, False]))
     >>> row.count(), row.maximum(row.logits)
@@ -159,26 +160,37 @@ class Row:
     """
 
     logits: Float[Array, "*shape"]
-    axis: Axis
+    layout: Layout
+    """Where the entries of each row lie."""
     where: Mask = None
     """False at the entries that a mask or their size hides, which get a weight of exactly 0."""
     given: Float[Array, "*shape"] | None = None
     """The logits of the caller: the weights get their type, and a plain function without a scale is called with them.
     """
+    found: tuple[Array, Array] | None = None
+    """Logits and the largest of each of their rows, which `largest` returns while the row has these logits."""
 
     @classmethod
-    def of(cls, logits: Float[Array, "*shape"], axis: Axis, where: Mask, low_hides: bool = True) -> "Row":
+    def of(cls, logits: Float[Array, "*shape"], axis: Axis | Layout, where: Mask, low_hides: bool = True) -> "Row":
         """Returns rows of logits of any floating-point type, masked or not; with `low_hides` low numbers hide too."""
+        layout = axis if isinstance(axis, Layout) else Along(axis)
         # The select comes before any arithmetic. Its derivative is 0 behind the mask, and every formula after it meets
         # -inf, which e^z makes 0: (2, 1, NaN) under (True, True, False) becomes (2, 1, -inf), with weights (0.731,
         # 0.269, 0) and dw₀/dz = w₀·(1 - w₀, -w₁, -0) = (0.197, -0.197, 0). A select of the weights at the end would
         # come too late: 0 times the slope of what is behind the mask is NaN where that is infinite.
         z = _wide(logits)
         z = z if where is None else jnp.where(jnp.broadcast_to(where, z.shape), z, -jnp.inf)
-        if low_hides:
-            low = is_low(z, jax.lax.stop_gradient(jnp.max(z, axis, keepdims=True, initial=-jnp.inf)))
-            z, where = jnp.where(low, -jnp.inf, z), ~low if where is None else ~low & where
-        return cls(z, axis, where, logits)
+        if not low_hides:
+            return cls(z, layout, where, logits)
+        largest = jax.lax.stop_gradient(layout.largest(z))
+        low = is_low(z, largest)
+        z = jnp.where(low, -jnp.inf, z)  # whose largest is the same: no low logit is
+        return cls(z, layout, ~low if where is None else ~low & where, logits, (z, largest))
+
+    @property
+    def axis(self) -> Axis:
+        """The axis, or axes, of a row. Segments have none, and what reads it is computed over padded rows instead."""
+        return self.layout.axis
 
     def scaled(self, beta: ArrayLike, *, centred: bool) -> "Row":
         """Returns rows of β·z, kept finite; of z less the largest of its row if `centred`.
@@ -188,7 +200,7 @@ class Row:
         """
         # Centred logits lose no digits to a common offset. Of 100,000 and 100,000.25 at β = 10, float32 forms 1,000,000
         # and 1,000,002.5, whose neighbours are 1/16 apart; centred first, 0 and -0.25 give 0 and -2.5 exactly.
-        z = arithmetic.centre(self.logits, self.axis) if centred else self.logits
+        z = arithmetic.subtract_pivot(self.logits, arithmetic.as_pivot(self.largest())) if centred else self.logits
         product = arithmetic.product(beta, z)
         return dataclasses.replace(self, logits=jnp.where(jnp.isfinite(self.logits), product, self.logits))
 
@@ -201,22 +213,23 @@ class Row:
         hidden = hide(weights, self.where)
         return hidden if self.given is None else hidden.astype(jnp.result_type(self.given))
 
-    def axes(self) -> tuple[int, ...]:
-        """Returns the axes of a row, counted from the first."""
-        axes = self.axis if isinstance(self.axis, tuple) else (self.axis,)
-        return tuple(axis % self.logits.ndim for axis in axes)
-
     def number(self, value: ArrayLike) -> Float[Array, "..."]:
         """Returns a number of a map or scale in the type and rank of the logits."""
         return against(value, self.logits)
 
     def count(self) -> Float[Array, "*row"]:
         """Returns the number of visible entries; a logit of -inf is none."""
-        return jnp.sum(self.logits != -jnp.inf, self.axis, keepdims=True).astype(self.logits.dtype)
+        return self.layout.sum(self.logits != -jnp.inf).astype(self.logits.dtype)
 
     def sum(self, values: Float[Array, "*shape"]) -> Float[Array, "*row"]:
         """Returns the sum over each row."""
-        return jnp.sum(values, self.axis, keepdims=True)
+        return self.layout.sum(values)
+
+    def largest(self) -> Float[Array, "*row"]:
+        """Returns the largest logit of each row, -inf for an empty one. It counts as a constant in derivatives."""
+        if self.found is not None and self.found[0] is self.logits:
+            return self.found[1]
+        return jax.lax.stop_gradient(self.layout.largest(self.logits))
 
     def zero(self) -> Float[Array, "*row"]:
         """Returns 0 for each row, but NaN for one with a visible NaN or +inf: for maps that weigh each entry alone."""
@@ -225,12 +238,11 @@ class Row:
 
     def maximum(self, values: Float[Array, "*shape"], least: ArrayLike = -jnp.inf) -> Float[Array, "*row"]:
         """Returns the largest value of each row, and at least `least`: finite if both are -inf, NaN if it is +inf."""
-        largest = jnp.max(values, self.axis, keepdims=True, initial=-jnp.inf)
-        return arithmetic.as_pivot(jnp.maximum(largest, self.number(least)))
+        return arithmetic.as_pivot(jnp.maximum(self.layout.largest(values), self.number(least)))
 
     def entropy(self) -> Float[Array, "*row"]:
         """Returns the entropy in nats of the softmax of the row."""
-        return _entropy(self.logits, self.axis)
+        return _entropy(self.logits, self.largest(), self.layout)
 
 
 # From the logits of a user to what is computed of their rows.
@@ -253,16 +265,23 @@ def weigh(
         TypeError, ValueError: For logits, an axis, a mask or numbers of the part that do not fit each other.
     """
     axis, where = axis_and_mask(logits, axis, where)
-    part.check(logits, axis)
-    name_rows(part, logits, axis, where)
+    return weigh_rows(part, logits, Along(axis), where, low_hides=low_hides)
+
+
+def weigh_rows(
+    part: Any, logits: Float[Array, "*shape"], layout: Layout, where: Mask, *, low_hides: bool
+) -> Float[Array, "*shape"]:
+    """Weighs logits and a mask that are checked, whose rows lie as a layout says; otherwise as `weigh`."""
+    part.check(logits, layout.number_axis)
+    name_rows(part, logits, layout, where)
     low_hides = low_hides and not part.ignores_low
-    return compute_rows(lambda row, part: part.of_row(row), logits, axis, where, part, low_hides=low_hides)
+    return compute_rows(lambda row, part: part.of_row(row), logits, layout, where, part, low_hides=low_hides)
 
 
 def compute_rows(
     function: Callable[..., Any],
     logits: Float[Array, "*shape"],
-    axis: Axis,
+    axis: Axis | Layout,
     where: Mask,
     *operands: Any,
     low_hides: bool = True,
@@ -273,17 +292,18 @@ def compute_rows(
     Arguments:
         function: A function of a `Row` and of the operands.
         logits: An array of floating point.
-        axis: The axis, or axes, of a row.
+        axis: The axis, or axes, of a row, or the layout of rows.
         where: A boolean mask that broadcasts to the logits, or None.
         operands: Pytrees whose arrays the function reads; it must not close over arrays.
         low_hides: Whether low numbers hide their entry.
         out: How the result is divided over a mesh with explicit axes; as the logits unless given.
     """
 
-    def compute(logits: Array, where: Mask, *operands: Any) -> Any:
-        return function(Row.of(logits, axis, where, low_hides), *operands)
+    def compute(logits: Array, layout: Layout, where: Mask, *operands: Any) -> Any:
+        return function(Row.of(logits, layout, where, low_hides), *operands)
 
-    return as_one(compute, (logits, where, *operands), spec_of(logits) if out is None else out)()
+    layout = axis if isinstance(axis, Layout) else Along(axis)
+    return as_one(compute, (logits, layout, where, *operands), spec_of(logits) if out is None else out)()
 
 
 # Statistics of a row.
@@ -308,34 +328,35 @@ LEAST_GAP = -1000.0
 infinite, which times e^g = 0 would be NaN."""
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _entropy(logits: Float[Array, "*shape"], axis: Axis) -> Float[Array, "*row"]:
-    """Returns log l - t / l of whole rows, with -inf where an entry is masked; an empty row gets 0."""
+@jax.custom_jvp
+def _entropy(logits: Float[Array, "*shape"], largest: Float[Array, "*row"], layout: Layout) -> Float[Array, "*row"]:
+    """Returns log l - t / l of rows whose largest logit is known, -inf where an entry is masked; an empty row gets 0."""
     # With g = z - m, log p = g - log l, and so H = -Σ p log p = log l - Σ p g = log l - t / l.
     # For z = (0, 0, log 2): p = (1/4, 1/4, 1/2), g = (-log 2, -log 2, 0), l = 2, t = -log 2, H = (3/2) log 2 = 1.0397.
-    _, _, total, mean = _exponentials(logits, axis)
+    _, _, total, mean = _exponentials(logits, largest, layout)
     return jnp.log(total) - mean
 
 
 @_entropy.defjvp
-def _(axis: Axis, logits: tuple[Array], changes: tuple[Array]) -> tuple[Array, Array]:
+def _(primals: tuple[Array, Array, Layout], tangents: tuple[Array, Any, Any]) -> tuple[Array, Array]:
     # The derivative of p log p is (log p + 1) dp, and Σ dp = 0, so dH = -Σ log p dp with dp = p (dz - Σ p dz). In
     # log p = g - log l the constant cancels, which leaves dH = Σ p (t / l - g) dz.
     # In the row above t / l = -log(2) / 2 and dH/dz = (1/8, 1/8, -1/4) log 2 = (0.0866, 0.0866, -0.1733), of sum 0.
-    gap, exponentials, total, mean = _exponentials(*logits, axis)
-    change = jnp.where(gap == LEAST_GAP, 0, changes[0])  # of a masked entry it may be infinite
-    entropy_change = jnp.sum(exponentials * (mean - gap) / total * change, axis, keepdims=True)
+    (logits, largest, layout), (change, *_) = primals, tangents
+    gap, exponentials, total, mean = _exponentials(logits, largest, layout)
+    change = jnp.where(gap == LEAST_GAP, 0, change)  # of a masked entry it may be infinite
+    entropy_change = layout.sum(exponentials * (mean - gap) / total * change)
     return jnp.log(total) - mean, entropy_change
 
 
-def _exponentials(logits: Float[Array, "*shape"], axis: Axis) -> tuple[Array, Array, Array, Array]:
+def _exponentials(
+    logits: Float[Array, "*shape"], largest: Float[Array, "*row"], layout: Layout
+) -> tuple[Array, Array, Array, Array]:
     """Returns the gaps g to the largest logit, e^g, its sum l, 1 for an empty row, and the mean t / l of g by e^g."""
-    row = Row(logits, axis)
-    pivot = jax.lax.stop_gradient(row.maximum(logits))
-    gap = arithmetic.at_least(arithmetic.subtract_pivot(logits, pivot), LEAST_GAP)
+    gap = arithmetic.at_least(arithmetic.subtract_pivot(logits, arithmetic.as_pivot(largest)), LEAST_GAP)
     exponentials = jnp.exp(gap)
-    total = arithmetic.row_sum(exponentials, axis)
-    return gap, exponentials, total, row.sum(arithmetic.keep_apart(exponentials * gap, gap)) / total
+    total = layout.divisor(exponentials)
+    return gap, exponentials, total, layout.sum(arithmetic.keep_apart(exponentials * gap, gap)) / total
 
 
 def critical_beta(logits: Float[Array, "*rows n"], where: AnyMask = None) -> Float[Array, "*rows"]:

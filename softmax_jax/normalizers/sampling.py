@@ -18,9 +18,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from softmax_jax.normalizers import checks
-from softmax_jax.normalizers.arithmetic import centre, reaches
+from softmax_jax.normalizers.arithmetic import reaches
 from softmax_jax.normalizers.checks import against, require
 from softmax_jax.normalizers.execution import spec_of
+from softmax_jax.normalizers.layout import Along
 from softmax_jax.normalizers.maps import hardmax, softmax
 from softmax_jax.normalizers.naming import name_rows
 from softmax_jax.normalizers.normalizer import Normalizer
@@ -113,7 +114,7 @@ def top_p_mask(
             return z != -jnp.inf
         rising = jnp.sort(z, axis)
         # Summed from the smallest: `mass` is that of an entry and all below, so an entry is kept if it exceeds 1 - p.
-        mass = jnp.cumsum(jnp.exp(centre(rising, axis)), axis)
+        mass = jnp.cumsum(jnp.exp(Along(axis).centre(rising)), axis)
         total = jnp.take(mass, jnp.array([-1]), axis)
         kept = mass > (1 - against(p, z)) * total
         smallest = jnp.min(jnp.where(kept, rising, jnp.max(z, axis, keepdims=True)), axis, keepdims=True)
@@ -158,7 +159,7 @@ def min_p_mask(
 
     def keep(row: Row, p_base: ArrayLike) -> Array:
         z = row.logits
-        kept = centre(z, axis) >= jnp.log(against(p_base, z))
+        kept = Along(axis).centre(z) >= jnp.log(against(p_base, z))
         largest = jnp.max(z, axis, keepdims=True, initial=-jnp.inf)
         # By the smallest logit that is kept, so that what ties with it is too, however a compiler rounds the gap.
         smallest = jnp.min(jnp.where(kept, z, largest), axis, keepdims=True, initial=jnp.inf)
@@ -232,11 +233,11 @@ def gumbel_softmax(
     normalizer = Normalizer(softmax, ConstantTemperature(temperature))
     axis, where = axis_and_mask(logits, axis, where)
     normalizer.check(logits, axis)
-    name_rows(normalizer, logits, axis, where)
+    name_rows(normalizer, logits, Along(axis), where)
 
     def draw(row: Row, normalizer: Normalizer, key: Array) -> Array:
         # Centred first, or the noise would be rounded away in large logits.
-        noisy = centre(row.logits, axis) + jax.random.gumbel(key, row.logits.shape, row.logits.dtype)
+        noisy = row.layout.centre(row.logits) + jax.random.gumbel(key, row.logits.shape, row.logits.dtype)
         row = dataclasses.replace(row, logits=jnp.where(row.logits == -jnp.inf, -jnp.inf, noisy), given=None)
         weights = normalizer.of_row(row)
         if hard:

@@ -4,17 +4,16 @@ Each is a formula in which one number of the row, the threshold, is not known; `
 """
 
 import abc
-import math
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float
 
 from softmax_jax.normalizers.arithmetic import reaches
 from softmax_jax.normalizers.maps import DISPERSES, Map, softmax
 from softmax_jax.normalizers.parameters import number
-from softmax_jax.normalizers.row import Axis, Row
+from softmax_jax.normalizers.row import Row
 from softmax_jax.normalizers.threshold_search import (
     POWERS,
     STIELTJES,
@@ -41,24 +40,8 @@ class Threshold(Map):
 
     def weights(self, row: Row) -> Float[Array, "*shape"]:
         family, eps = self.family(row)
-        z, eps = (_axis_last(array, row.axis) for array in (row.logits, eps))
-        return _axis_back(solve(family, z, eps), row.logits.shape, row.axis)
-
-
-def _axis_last(array: Shaped[Array, "*shape"], axis: Axis) -> Shaped[Array, "*rows n"]:
-    """Returns the array with the axes of the row joined into one at the end."""
-    axes = axis if isinstance(axis, tuple) else (axis,)
-    moved = jnp.moveaxis(array, axes, tuple(range(-len(axes), 0)))
-    rows = moved.ndim - len(axes)
-    return moved.reshape(*moved.shape[:rows], math.prod(moved.shape[rows:]))
-
-
-def _axis_back(rows: Float[Array, "*rows n"], shape: tuple[int, ...], axis: Axis) -> Float[Array, "*shape"]:
-    """Returns rows in the layout and shape that an array had before `_axis_last`."""
-    axes = axis if isinstance(axis, tuple) else (axis,)
-    last = tuple(range(-len(axes), 0))
-    moved = jnp.moveaxis(jnp.empty(shape, bool), axes, last).shape
-    return jnp.moveaxis(rows.reshape(moved), last, axes)
+        z, eps = map(row.layout.joined, (row.logits, eps))
+        return row.layout.parted(solve(family, z, eps, row.layout.after_joining()), row.logits.shape)
 
 
 class Sparsemax(Threshold):
@@ -214,11 +197,13 @@ class TopKSoftmax(Map):
     def weights(self, row: Row) -> Float[Array, "*shape"]:
         rank = as_ranks(self.k)
         rank = rank.reshape((1,) * (row.logits.ndim - rank.ndim) + rank.shape)
-        z, rank = (_axis_last(array, row.axis) for array in (row.logits, rank))
+        layout = row.layout.after_joining()
+        z, rank = map(row.layout.joined, (row.logits, rank))
         # The threshold is a constant in derivatives: it moves with its own entry, which is kept either way. Of
         # (2, 1, 2, 1.5) at k = 2 it is 2, and softmax of (2, -inf, 2, -inf) remains.
-        kept = jnp.where(reaches(z, kth_largest(jax.lax.stop_gradient(z), rank)), z, -jnp.inf)
-        return _axis_back(softmax.weights(Row(kept, -1)), row.logits.shape, row.axis)
+        least = layout.spread(kth_largest(jax.lax.stop_gradient(z), rank, layout))
+        kept = jnp.where(reaches(z, least), z, -jnp.inf)
+        return row.layout.parted(softmax.weights(Row(kept, layout)), row.logits.shape)
 
 
 sparsemax = Sparsemax()

@@ -1,5 +1,6 @@
 """Reads exponentials: their logits, factor and shift, and the masks that hide some."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from softmax_jax.transforms.layouts import Step, axes_along
@@ -91,8 +92,10 @@ def same_up_to_layout(left: Value | None, right: Value | None) -> bool:
     return same_computation(left and unwrap(left, LAYOUTS), right and unwrap(right, LAYOUTS))
 
 
-def read_exponents(exponentials: Value, axes: tuple[int, ...]) -> Exponents | None:
-    """Returns logits, factor and shift of exponentials; the shift is the same along axes.
+def read_exponents(
+    exponentials: Value, axes: tuple[int, ...], is_shift: Callable[[Value], bool] = lambda value: False
+) -> Exponents | None:
+    """Returns logits, factor and shift of exponentials; the shift is the same along axes, or as `is_shift` says.
 
     Without axes it reads one exponential that is added to a sum, such as exp(0.3 - m), whose logit is a number.
     """
@@ -107,6 +110,8 @@ def read_exponents(exponentials: Value, axes: tuple[int, ...]) -> Exponents | No
         # exp(-m) = exp(0 - m) is the extra logit 0 of softmax1.
         if node.name == "neg" and not axes and _from_maximum(node.inputs[0]):
             return Exponents(0.0, factor, node.inputs[0])
+        if node.name == "sub" and is_shift(node.inputs[1]):
+            return Exponents(node.inputs[0], factor, node.inputs[1])
         if node.name == "sub" and _from_maximum(node.inputs[1]):
             logits, shift = node.inputs
             start, steps = unwrap_views(shift)

@@ -63,6 +63,7 @@ from softmax_jax.transforms.program import (
     unwrap,
     walk,
 )
+from softmax_jax.transforms.scatters import SegmentIds, gathers_by, is_of_segments, read_scatter
 
 Form = Literal["weights", "log", "divided"]
 PRODUCTS = ("dot_general", "mul", "div", "reduce_sum")
@@ -101,11 +102,13 @@ class Softmax:
     extra: Extra | None
     steps: tuple[Step, ...]
     """The steps from the exponentials to their division, without masks that the sum has too."""
+    segments: SegmentIds | None = None
+    """The segments of the first axis that are rows; None for rows along `axes`."""
 
     @property
     def exponentials(self) -> Value:
         """The exponentials that are summed."""
-        return unwrap_views(self.total.inputs[0])[0]
+        return unwrap_views(self.total.inputs[-1])[0]
 
     @property
     def logits(self) -> Value:
@@ -123,6 +126,7 @@ class Softmax:
         extra = self.extra
         values = [self.logits, *(mask.predicate for mask in self.masks)]
         values += [extra.logit] if extra and isinstance(extra.logit, Value) else []
+        values += [self.segments.ids] if self.segments else []
         for node, position, _ in (*self.steps, *(extra.steps if extra else ())):
             values += [operand for index, operand in enumerate(node.inputs) if index != position]
         return values
@@ -130,7 +134,7 @@ class Softmax:
     def readable(self) -> bool:
         """Says whether its logits can be had where it stands, and each mask of its exponentials, entry by entry."""
         fits = all(checks.broadcasts(mask.predicate.shape, self.logits.shape) for mask in self.masks)
-        one_axis = self.extra is None or len(self.axes) == 1
+        one_axis = self.extra is None or (len(self.axes) == 1 and not self.segments)
         return fits and one_axis and all(is_available(value, self.node.frame) for value in self.required_values())
 
 
@@ -191,23 +195,26 @@ def _selects_nan(node: Node, position: int) -> bool:
 class _Total(NamedTuple):
     """A sum of exponentials s on its way to a division.
 
-    Stages: the sum s; log s, or log s + m if m was subtracted; 1 / s.
+    Stages: the sum s; log s, or log s + m if m was subtracted; 1 / s. A sum over segments is `gathered` once each entry
+    has that of its own.
     """
 
     value: Value
     steps: tuple[Step, ...] = ()
     extra: Extra | None = None
     stage: Literal["sum", "log", "log and shift", "reciprocal"] = "sum"
+    gathered: bool = False
 
 
 class _Sum(NamedTuple):
-    """An equation that sums exponentials along axes."""
+    """An equation that sums exponentials along axes, or over segments of the first."""
 
     node: Node
     exponentials: Value
     exponents: Exponents
     axes: tuple[int, ...]
     masks: tuple[Mask, ...]
+    segments: SegmentIds | None = None
 
     def find_softmaxes(self) -> Iterator[Softmax]:
         """Yields the softmaxes that divide by the sum."""
@@ -228,6 +235,9 @@ class _Sum(NamedTuple):
             if node.name in VIEWS and position == 0:
                 for index, result in enumerate(node.outputs):
                     yield total._replace(value=result, steps=(*total.steps, Step(node, 0, index)))
+                continue
+            if self.segments and position == 0 and gathers_by(node, self.segments.ids) and not total.steps:
+                yield total._replace(value=node.outputs[0], gathered=True)
                 continue
             if not node.outputs or node.outputs[0].shape != value.shape:
                 continue
@@ -296,7 +306,8 @@ class _Sum(NamedTuple):
         for path in self.find_paths(operand, PRODUCTS[:1] if node.derived else PRODUCTS):
             if self.divides_own_rows(path, total, shape):
                 # A product that contracts all of a row: no entry of the result has a place within it.
-                form = "weights" if axes_along(path, shape, self.axes) else "divided"
+                scattered = any(step.node.name == "scatter-add" for step in path)
+                form = "weights" if axes_along(path, shape, self.axes) and not scattered else "divided"
                 yield from self.require_masks(self.softmax(form, node, total.extra, path), self.missing_masks(path))
 
     def find_paths(self, value: Value, products: Sequence[str]) -> Iterator[tuple[Step, ...]]:
@@ -309,7 +320,7 @@ class _Sum(NamedTuple):
         product = start.producer
         if same_computation(start, self.exponentials):
             yield steps
-        elif product and product.name in products and _serves_division_only(start, steps):
+        elif product and self.is_product(product, products) and _serves_division_only(start, steps):
             # A quotient is linear in its numerator only, and e · e is not linear in e: one factor of an elementwise
             # product holds exponentials. In a `dot_general` each operand is a path of its own.
             linear = product.inputs[:1] if product.name == "div" else product.inputs
@@ -317,6 +328,11 @@ class _Sum(NamedTuple):
             if product.name == "dot_general" or sum(map(bool, operand_paths)) == 1:
                 for position, paths in enumerate(operand_paths):
                     yield from ((*path, Step(product, position, 0), *steps) for path in paths)
+
+    def is_product(self, node: Node, products: Sequence[str]) -> bool:
+        """Says whether an equation is one of these products, or a sum over the segments that the exponentials have."""
+        scatter = read_scatter(node) if self.segments else None
+        return same_computation(scatter.ids, self.segments.ids) if self.segments and scatter else node.name in products
 
     def exponential(self, node: Node, total: _Total) -> Iterator[Softmax]:
         """Yields the softmaxes that subtract the logarithm of the sum from their logits."""
@@ -389,13 +405,19 @@ class _Sum(NamedTuple):
         # the row (i,). Its divisor is entry (i, 0) of s[:, None], which is entry (i,) of s.
         indices = random_entries(shape)
         divisor = np.minimum(indices[len(shape) - len(total.value.shape) :], sizes_of(total.value.shape) - 1)
-        rows = np.delete(trace_entries(steps, indices), self.axes, 0)
-        return np.array_equal(rows, trace_entries(total.steps, divisor))
+        rows, divisors = trace_entries(steps, indices), trace_entries(total.steps, divisor)
+        if not self.segments:
+            return np.array_equal(np.delete(rows, self.axes, 0), divisors)
+        # t = s[ids] of e over segments: entry (j, h) of y holds entry (j, h) of e, and its divisor is that of t. In
+        # (Σ e v) / s entry (i, h) of y holds segment i, as does that of s: here a segment counts as its i-th entry.
+        scattered = any(step.node.name == "scatter-add" for step in steps)
+        last = sizes_of(self.exponentials.shape) - 1
+        return scattered != total.gathered and np.array_equal(rows, np.minimum(divisors, last))
 
     def softmax(self, form: Form, node: Node, extra: Extra | None, steps: tuple[Step, ...]) -> Softmax:
         # A replacement hides what a mask of the sum hides before it weighs; other masks, as of dropout, come after.
         kept = tuple(step for step in steps if not self.is_mask_of_sum(step))
-        return Softmax(form, node, self.node, self.exponents, self.axes, self.masks, extra, kept)
+        return Softmax(form, node, self.node, self.exponents, self.axes, self.masks, extra, kept, self.segments)
 
     def is_mask_of_sum(self, step: Step) -> bool:
         """Says whether a step is a mask that the sum has too."""
@@ -406,19 +428,25 @@ class _Sum(NamedTuple):
 
 def _read_sums(program: Program) -> list[_Sum]:
     """Returns the equations that sum exponentials, in the order of the program."""
-    return [total for node in program.nodes if node.name == "reduce_sum" and (total := _read_sum(node))]
+    return [total for node in program.nodes if (total := _read_sum(node))]
 
 
 def _read_sum(node: Node) -> _Sum | None:
     """Returns an equation that sums exponentials, perhaps masked, with their exponents; None for any other."""
-    axes = tuple(int(axis) for axis in node.params["axes"])
-    start, steps = unwrap_views(node.inputs[0])
+    segments = read_scatter(node) if node.name == "scatter-add" and constant(node.inputs[0]) == 0 else None
+    if node.name != "reduce_sum" and not segments:
+        return None
+    axes = (0,) if segments else tuple(int(axis) for axis in node.params["axes"])
+    start, steps = unwrap_views(node.inputs[-1])
     masked = [read_mask(step.node) for step in steps]
     if any(not mask and step.node.name not in IDENTITIES for mask, step in zip(masked, steps)):
         return None
-    if not (start.producer and start.producer.exponentiates and (exponents := read_exponents(start, axes))):
+    if not (start.producer and start.producer.exponentiates):
         return None
-    return _Sum(node, start, exponents, axes, tuple(dict.fromkeys(mask for _, mask in filter(None, masked))))
+    # Of segments a shift is the same for all entries of one: their maximum, gathered by the ids that the sum has.
+    exponents = read_exponents(start, axes, lambda value: bool(segments) and is_of_segments(value, segments.ids))
+    masks = tuple(dict.fromkeys(mask for _, mask in filter(None, masked)))
+    return _Sum(node, start, exponents, axes, masks, segments) if exponents else None
 
 
 def is_returned(node: Node) -> bool:

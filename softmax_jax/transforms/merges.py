@@ -58,7 +58,8 @@ CURVED = frozenset({"exp", "exp2", "expm1", "log", "log1p", "logistic", "tanh", 
 CURVED |= {"square", "integer_pow", "pow", "abs", "sign", "max", "min", "clamp", "sort", "top_k"}
 CURVED |= {"reduce_max", "reduce_min", "reduce_prod"}
 """The primitives whose result is not linear in an operand; all others are taken to move, add or multiply."""
-REDUCED = frozenset({"reduce_max", "reduce_min", "sort", "top_k", "gather"}) | SUMMED | SCORES
+REDUCED = frozenset({"reduce_max", "reduce_min", "sort", "top_k", "gather", "scatter-add", "scatter-max"})
+REDUCED |= SUMMED | SCORES
 """The primitives whose result no longer varies along the rows of an operand."""
 RECOMPUTED = VIEWS | SCORES | {"exp", "exp2", "add", "sub", "mul", "div", "neg", "max", "min", "tanh", "integer_pow"}
 RECOMPUTED |= {"reduce_max", "select_n", "concatenate", "pad", "dynamic_slice", "iota", "eq", "lt", "le", "gt", "ge"}

@@ -12,8 +12,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from softmax_jax.normalizers import maps
+from softmax_jax.normalizers.layout import Along, Axis, Layout, Segments
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.row import HIDDEN, Axis, weigh
+from softmax_jax.normalizers.row import HIDDEN, weigh
+from softmax_jax.normalizers.segments import segments
 from softmax_jax.transforms.execution import Records, Values, execute_equation, lookup, tracing_context
 from softmax_jax.transforms.exponents import Mask
 from softmax_jax.transforms.layouts import Step
@@ -29,6 +31,8 @@ class SiteLogits(NamedTuple):
 
     logits: Float[Array, "*shape"]
     axis: Axis
+    layout: Layout
+    """Where the entries of each row lie: along the axis, or in segments of it."""
     where: Bool[Array, "*shape"] | None
     """True at the logits that the model does not hide."""
     model_weights: Callable[[], Float[Array, "*shape"]]
@@ -107,10 +111,22 @@ class Replacement:
         def model_weights() -> Array:
             if softmax.unmodified:
                 return jnp.exp(original) if softmax.form == "log" else original
-            return jax.nn.softmax(logits, softmax.axes, where=self.visible(softmax.masks, False, values))
+            shown = self.visible(softmax.masks, False, values)
+            if isinstance(layout, Segments):
+                return weigh_layout(maps.softmax, logits, layout, shown)
+            return jax.nn.softmax(logits, softmax.axes, where=shown)
 
-        where = self.visible(hidden.masks, hidden.by_value, values)
-        return SiteLogits(logits, self.traced.site.axis, where, model_weights)
+        where, layout = self.visible(hidden.masks, hidden.by_value, values), self.layout(values)
+        if isinstance(layout, Segments):  # what belongs to no segment is summed nowhere
+            inside = jnp.broadcast_to(layout.inside(logits.ndim), logits.shape)
+            where = inside if where is None else where & inside
+        return SiteLogits(logits, self.traced.site.axis, layout, where, model_weights)
+
+    def layout(self, values: Values) -> Layout:
+        """Returns where the entries of each row lie."""
+        if not (segments := self.softmax.segments):
+            return Along(self.traced.site.axis)
+        return Segments.of(jnp.asarray(lookup(segments.ids, values)), segments.number, segments.ascending)
 
     def visible(self, masks: Iterable[Mask], by_value: bool, values: Values) -> Bool[Array, "*shape"] | None:
         """Returns True at the visible logits, the extra one included; None if none is hidden."""
@@ -141,19 +157,31 @@ class Replacement:
 
     def weigh(self, rows: SiteLogits, normalizer: Normalizer) -> Float[Array, "*shape"]:
         """Returns new weights; a row with nothing visible is as `empty` says."""
-        logits, axis, where = rows.logits, rows.axis, rows.where
-        weights = weigh(normalizer, logits, axis, where)
+        logits, layout, where = rows.logits, rows.layout, rows.where
+        weights = weigh_layout(normalizer, logits, layout, where)
         if where is None or self.empty == "zeros":
             return weights
-        kept = ~jnp.any(where, axis, keepdims=True) & jnp.any(logits > -jnp.inf, axis, keepdims=True)
-        if self.traced.hidden.one_number:
+        kept = (layout.sum(where) == 0) & (layout.sum(logits > -jnp.inf) > 0)
+        if self.traced.hidden.one_number and not self.softmax.segments:
             # Equal logits c, c, …, c of n entries: e^c / (n e^c) = 1 / n, with no softmax to compute.
-            size = math.prod(logits.shape[index] for index in (axis if isinstance(axis, tuple) else (axis,)))
+            size = math.prod(logits.shape[index] for index in self.softmax.axes)
             return jnp.where(kept, jnp.asarray(1 / size, weights.dtype), weights)
         # From the logits, unless exponentials are masked: the model's own equations divide a row of only -inf by NaN,
         # and would send NaN back to its logits, though the choice leaves that row out.
-        original = rows.model_weights() if self.softmax.masks else weigh(maps.softmax, logits, axis)
+        original = rows.model_weights() if self.softmax.masks else weigh_layout(maps.softmax, logits, layout)
         return jnp.where(kept, original.astype(weights.dtype), weights)
+
+
+def weigh_layout(
+    part: Any, logits: Float[Array, "*shape"], layout: Layout, where: Bool[Array, "*shape"] | None = None
+) -> Float[Array, "*shape"]:
+    """Weighs logits whose rows lie along an axis, or in segments, by a map or a normalizer."""
+    if not isinstance(layout, Segments):
+        return weigh(part, logits, layout.axis, where)
+    # The segments of a layout are 1 to count - 2, and the rows 0 and count - 1 hold what belongs to none.
+    number = layout.count - 2
+    ids = jnp.clip(layout.ids - 1, 0, max(number - 1, 0))
+    return segments(logits, ids, part, number, layout.ascending, where=where)
 
 
 def _replay(weights: Array, steps: Iterable[Step], values: Values) -> Array:

@@ -6,6 +6,7 @@ sums of exponentials that could not be read as a softmax are sites too.
 
 import dataclasses
 import fnmatch
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, SupportsInt
 
@@ -185,9 +186,11 @@ def _merged_sites(program: Program, traced: Mapping[Node, TracedSite]) -> dict[N
 def _softmax_site(index: int, softmax: Softmax, program: Program, derived: bool) -> TracedSite:
     node, shape, hidden = softmax.node, list(softmax.logits.shape), find_hidden(softmax)
     axis = _axes_from_end(softmax.axes, shape)
-    what = FORMS[softmax.form]
+    what = FORMS[softmax.form] + (" over segments" if softmax.segments else "")
     if softmax.extra:
         what += " with an extra logit"
+    elif math.prod(shape[at] for at in softmax.axes) == 1:
+        what += " of one entry"
         shape[softmax.axes[0]] += 1
     if rule := node.custom_rule:
         what += f", whose {rule} a swap drops"

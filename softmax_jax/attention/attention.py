@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import jax.numpy as jnp
+import numpy as np
 from jax.lax import PrecisionLike
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
+from jaxtyping import Array
 
 from softmax_jax.attention.by_queries import LEAST_QUERIES, attend_by_queries, queries_of_block
 from softmax_jax.attention.fused import attend_by_kernel, check_fused
@@ -23,6 +25,7 @@ from softmax_jax.attention.inputs import (
     Weights,
     as_bias_and_mask,
     as_lengths,
+    as_segments,
     as_window,
     check_layout,
     check_numbers,
@@ -31,9 +34,13 @@ from softmax_jax.attention.inputs import (
 )
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.execution import as_one, is_known, spec_of
+from softmax_jax.normalizers.layout import LAST
 from softmax_jax.normalizers.naming import name_bad_rows, name_rows, naming
 from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
 from softmax_jax.refusal import Refusal
+
+Segments = Array | np.ndarray | tuple[Any, Any] | list[Any] | None
+"""The ids of documents as users give them."""
 
 Implementation = Literal["dense", "streaming", "xla", "cudnn"]
 
@@ -61,6 +68,7 @@ def dot_product_attention(
     query_seq_lengths: Given = None,
     key_value_seq_lengths: Given = None,
     local_window_size: Given = None,
+    segment_ids: Segments = None,
     normalizer: NormalizerLike = "softmax",
     implementation: Implementation | None = None,
     block_size: int | None = None,
@@ -71,10 +79,10 @@ def dot_product_attention(
 
     $$o_i = \sum_j w_{ij} v_j, \qquad w_i = \operatorname{normalizer}(\text{scale} \cdot k\, q_i + b_i)$$
 
-    An entry is visible if `mask`, `is_causal`, both `seq_lengths` and `local_window_size` all show it, and its `bias`
-    is above -9,000: a position bias that grows so low is a mask. The size of scale · k q hides nothing. n in a scale
-    such as that of SSMax counts the visible entries of a query. A query that sees nothing has weights and output 0;
-    `jax.nn.dot_product_attention` weighs all keys alike there.
+    An entry is visible if `mask`, `is_causal`, both `seq_lengths`, `local_window_size` and `segment_ids` all show it,
+    and its `bias` is above -9,000: a position bias that grows so low is a mask. The size of scale · k q hides nothing.
+    n in a scale such as that of SSMax counts the visible entries of a query. A query that sees nothing has weights and
+    output 0; `jax.nn.dot_product_attention` weighs all keys alike there.
 
     Arguments:
         query, key, value: Of shape (batch, length, heads, size), or without the batch. The heads of the query must be a
@@ -86,6 +94,10 @@ def dot_product_attention(
         is_causal: Shows a query no key after its own position.
         query_seq_lengths, key_value_seq_lengths: One whole number for each batch entry. Later positions are hidden.
         local_window_size: Shows keys at most (left, right) positions from the query. One number stands for both.
+        segment_ids: The document of each position where several are packed into one row, as whole numbers of shape
+            (batch, length); or a pair of them for queries and keys, such as `SegmentIds` of the kernels of JAX. A query
+            sees the keys with its own id. So n, and the position that a scale reads from it, restart in each document.
+            Padding takes an id of its own.
         normalizer: A `Normalizer`, its name, as in "ssmax(s=0.43)", or any function with the signature of
             `jax.nn.softmax`. Its numbers per head have the shape (heads, 1, 1).
         implementation: "dense" forms all logits at once. "streaming" forms those of a block of queries at a time, in
@@ -130,8 +142,9 @@ def dot_product_attention(
         as_lengths("key_value_seq_lengths", key_value_seq_lengths, shape[0]),
     )
     options = Options(bool(is_causal), as_window(local_window_size), precision)
+    segments = as_segments(segment_ids, query.shape[:-3], shape[2], shape[3])
     query, key, value = (jnp.asarray(array if batched else array[None]) for array in (query, key, value))
-    inputs = Inputs(query, key, value, bias, mask, lengths, normalizer, options)
+    inputs = Inputs(query, key, value, bias, mask, lengths, normalizer, options, segments)
     implementation = "dense" if return_weights else _choose(inputs, implementation)
     if implementation in ("xla", "cudnn"):
         check_fused(normalizer, bias)
@@ -181,7 +194,7 @@ def _attend(
     inputs = inputs._replace(query=scaled_query(inputs.query, scale))
     dense = implementation == "dense"
     if naming() and not dense:
-        name_rows(inputs.normalizer, inputs.logits(), -1, inputs.visible())
+        name_rows(inputs.normalizer, inputs.logits(), LAST, inputs.visible())
     with name_bad_rows(naming() and dense):
         output, weights = IMPLEMENTATIONS[implementation](inputs, block_size)
     return output.astype(dtype), weights

@@ -176,9 +176,12 @@ def _cuts(inputs: Inputs, axis: int, size: int) -> Any:
         for array in (inputs.bias, inputs.mask)
     )
     lengths = jax.tree.map(lambda _: Cut(0, size) if axis == BATCH else WHOLE, inputs.lengths)
+    packed = inputs.segments[0] is not None
+    query_ids = WHOLE if axis == HEADS else Cut(axis, size)
+    segments: Any = (query_ids, keys if axis == BATCH else WHOLE) if packed else (None, None)
     numbers = jax.tree.map(cut_number, inputs.normalizer)
     cuts: Any = Cut(axis, size), keys, keys, bias, mask, lengths, numbers
-    return Inputs(*cuts, options=inputs.options)
+    return Inputs(*cuts, options=inputs.options, segments=segments)
 
 
 def _cut(array: Array, cut: Cut, pieces: int) -> Array:

@@ -30,6 +30,7 @@ Weights = Float[Array, "*batch heads queries keys"]
 Bias = Float[Array, "..."] | None
 Mask = Bool[Array, "..."] | None
 Lengths = Int32[Array, "_"] | None
+Ids = Int32[Array, "batch _"] | None
 Window = tuple[int, int] | None
 Given = ArrayLike | Sequence[Any] | None
 """A bias, a mask, lengths or a window as users give them: an array, a list or one number."""
@@ -61,6 +62,8 @@ class Inputs(NamedTuple):
     """Of queries and keys."""
     normalizer: Normalizer
     options: Options = Options()
+    segments: tuple[Ids, Ids] = (None, None)
+    """The documents of queries and keys, which see no other; None for one."""
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -86,6 +89,9 @@ class Inputs(NamedTuple):
         for places, length in zip((rows, columns), self.lengths):
             if length is not None:
                 masks.append(places < length[:, None, None, None])
+        query_ids, key_ids = self.segments
+        if query_ids is not None and key_ids is not None:
+            masks.append(query_ids[:, None, :, None] == key_ids[:, None, None, :])
         return functools.reduce(jnp.logical_and, masks) if masks else None
 
     def logits(self) -> Weights:
@@ -201,6 +207,29 @@ def as_lengths(name: str, lengths: Given, batch: int) -> Lengths:
     if array.shape != (batch,):
         raise Refusal(f"{name} has shape {array.shape}; it must be ({batch},): give one length per batch entry")
     return jnp.asarray(array, jnp.int32)
+
+
+def as_segments(ids: Any, batch: tuple[int, ...], queries: int, keys: int) -> tuple[Ids, Ids]:
+    """Returns the segment ids of queries and keys with a batch axis, from one array for both or from a pair."""
+    if ids is None:
+        return None, None
+    pair = tuple(ids) if isinstance(ids, tuple) else (ids, ids)
+    if len(pair) != 2:
+        raise Refusal(
+            f"segment_ids is a tuple of {len(pair)}; it must be one array for queries and keys, or a pair of arrays: "
+            "give (query_ids, key_ids)"
+        )
+
+    def as_ids(name: str, ids: Any, length: int) -> Any:
+        array = checks.indices(f"segment_ids of the {name}", ids)
+        if array.shape != (*batch, length):
+            raise Refusal(
+                f"segment_ids of the {name} has shape {array.shape}; it must be {(*batch, length)}: give one id for "
+                "each position, and a pair (query_ids, key_ids) where queries and keys differ"
+            )
+        return jnp.asarray(array if batch else array[None], jnp.int32)
+
+    return as_ids("queries", pair[0], queries), as_ids("keys", pair[1], keys)
 
 
 def as_window(window: Given) -> Window:

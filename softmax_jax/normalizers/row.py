@@ -330,7 +330,7 @@ infinite, which times e^g = 0 would be NaN."""
 
 @jax.custom_jvp
 def _entropy(logits: Float[Array, "*shape"], largest: Float[Array, "*row"], layout: Layout) -> Float[Array, "*row"]:
-    """Returns log l - t / l of rows whose largest logit is known, -inf where an entry is masked; an empty row gets 0."""
+    """Returns log l - t / l of rows with their largest logit, -inf where an entry is masked; an empty row gets 0."""
     # With g = z - m, log p = g - log l, and so H = -Σ p log p = log l - Σ p g = log l - t / l.
     # For z = (0, 0, log 2): p = (1/4, 1/4, 1/2), g = (-log 2, -log 2, 0), l = 2, t = -log 2, H = (3/2) log 2 = 1.0397.
     _, _, total, mean = _exponentials(logits, largest, layout)

@@ -14,7 +14,7 @@ size 1 is to a row along an axis.
 from typing import NamedTuple
 
 from softmax_jax.transforms.exponents import same_computation
-from softmax_jax.transforms.program import IDENTITIES, LAYOUTS, Node, Value, unwrap
+from softmax_jax.transforms.program import LAYOUTS, Node, Value, unwrap
 
 
 class SegmentIds(NamedTuple):
@@ -36,9 +36,10 @@ def read_scatter(node: Node) -> SegmentIds | None:
     windows = tuple(numbers.update_window_dims) == tuple(range(1, rank))
     scattered = tuple(numbers.inserted_window_dims) == tuple(numbers.scatter_dims_to_operand_dims) == (0,)
     whole = node.inputs[0].shape[1:] == node.inputs[2].shape[1:]
-    if not (windows and scattered and whole) or numbers.operand_batching_dims or "CLIP" in str(node.params["mode"]):
+    ids = _unwrap_ids(node.inputs[1])
+    if not (windows and scattered and whole and len(ids.shape) == 1) or "CLIP" in str(node.params["mode"]):
         return None
-    return SegmentIds(_unwrap_ids(node.inputs[1]), node.outputs[0].shape[0], node.params["indices_are_sorted"])
+    return SegmentIds(ids, node.outputs[0].shape[0], node.params["indices_are_sorted"])
 
 
 def gathers_by(node: Node, ids: Value) -> bool:
@@ -61,7 +62,7 @@ def is_of_segments(value: Value, ids: Value) -> bool:
 def _unwrap_ids(indices: Value) -> Value:
     """Returns the ids of a scatter or gather, before JAX lays them out and counts negative ones from the end."""
     while node := indices.producer:
-        if node.name in LAYOUTS - IDENTITIES or node.name == "convert_element_type":
+        if node.name == "convert_element_type" or (node.name in LAYOUTS and len(indices.shape) > 1):
             indices = node.inputs[0]
         elif node.name == "select_n" and _wraps_negative(node):
             indices = node.inputs[1]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from tests.models.zoo import MODELS, Model, gat, generating, library, normal
+from tests.models.zoo import MODELS, Model, generating, library, normal
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 IN_BFLOAT16 = ["transformers FlaxGPT2", "keras-hub GptOss", "equimo ViT", "MaxText's plain attention, its form"]
@@ -179,21 +179,6 @@ def test_a_model_that_writes_is_swapped_as_if_edited_by_hand(beams: int):
     np.testing.assert_array_equal(swapped, wanted)
     assert (swapped != stock).any()
     assert len({*swapped[0]} - {0}) > 2
-
-
-def test_a_softmax_over_segments_is_named_and_left():
-    graph = gat()
-    arguments = graph.parameters, *graph.inputs
-    found = sj.sites(graph.apply)(*arguments)
-    assert [(site.use, site.what) for site in found] == [
-        ("attention", "softmax"),
-        ("segments", "softmax over segments"),
-    ]
-    with pytest.raises(ValueError, match="segments"):
-        sj.swap(graph.apply, {1: "hardmax"})(*arguments)
-    swapped = sj.swap(graph.apply, "hardmax", where=lambda site: site.use == "attention")(*arguments)
-    with softmax_replaced(sj.hardmax):
-        np.testing.assert_allclose(swapped, graph.apply(*arguments), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["equinox MultiheadAttention", "dm-haiku MultiHeadAttention"])

@@ -39,7 +39,7 @@ from softmax_jax.normalizers.naming import name_bad_rows, name_rows, naming
 from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
 from softmax_jax.refusal import Refusal
 
-Segments = Array | np.ndarray | tuple[Any, Any] | list[Any] | None
+Segments = Array | np.ndarray | tuple[Any, ...] | list[Any] | None
 """The ids of documents as users give them."""
 
 Implementation = Literal["dense", "streaming", "xla", "cudnn"]

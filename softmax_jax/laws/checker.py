@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from softmax_jax.laws.laws import LAWS, Claims, Finding, Law, Rounding, Rows, We
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.parameters import number_names
 from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
+from softmax_jax.normalizers.segments import segments
 
 DTYPES = "float32", "bfloat16", "float16"
 LENGTHS = 16, 256, 4096, 65536
@@ -265,7 +267,16 @@ def _forms(normalizer: Normalizer) -> dict[str, Form]:
         "under scan": lambda z, where: jax.lax.map(lambda row: whole(*row), (z, where)),
         "under shard_map": jax.shard_map(whole, mesh=mesh, in_specs=across, out_specs=across),
         "in blocks of queries": in_blocks,
+        "over segments": functools.partial(weigh_interleaved, normalizer),
     }
+
+
+def weigh_interleaved(normalizer: Normalizer, z: Any, where: Any) -> Any:
+    """Returns the weights of rows, computed over segments whose entries lie in turn."""
+    rows, n = z.shape
+    ids = np.tile(np.arange(rows), n)
+    weights = segments(z.T.reshape(-1, 1), ids, normalizer, rows, where=where.T.reshape(-1, 1))
+    return weights.reshape(n, rows).T
 
 
 PLAIN = "whole rows in one program"

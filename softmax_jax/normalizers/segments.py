@@ -5,13 +5,14 @@ function, or a part that reads the axis of its rows, sees the segments as rows p
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Shaped
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.layout import NeedsAxis, Segments
@@ -26,7 +27,7 @@ PADDED_ENTRIES = 2**22
 
 def segments(
     logits: Float[Array, "entries *rest"],
-    segment_ids: Int[ArrayLike, " entries"],
+    segment_ids: Shaped[ArrayLike, "..."] | Sequence[Any],
     normalizer: NormalizerLike = "softmax",
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
@@ -148,25 +149,25 @@ def _weigh_padded(
     order = np.argsort(ids, kind="stable") if checks.is_known(ids) else jnp.argsort(layout.ids, stable=True)
     order = jnp.asarray(order, jnp.int32)
     lengths = layout.total(jnp.ones(entries, jnp.int32))
-    starts = (jnp.cumsum(lengths) - lengths)[1:-1]
-    lengths = lengths[1:-1]
+    starts = jnp.cumsum(lengths) - lengths
     block = min(count, max(PADDED_ENTRIES // (length * math.prod(rest)), 1))
 
     # The backward pass computes a block once more, where it would else keep what a function holds of all of them.
     @jax.checkpoint
     def weigh_block(first: Array) -> tuple[Array, Array]:
-        segment = first + jnp.arange(block, dtype=jnp.int32)
-        size = jnp.where(segment < count, lengths.at[segment].get(mode="clip"), 0)[:, None]
+        row = first + jnp.arange(block, dtype=jnp.int32)
+        size = jnp.where(row <= count, lengths.at[row].get(mode="clip"), 0)[:, None]
         place = jnp.arange(length, dtype=jnp.int32)[None]
-        entry = order.at[starts.at[segment].get(mode="clip")[:, None] + place].get(mode="clip")
+        entry = order.at[starts.at[row].get(mode="clip")[:, None] + place].get(mode="clip")
         within = (place < size).reshape(block, length, *(1,) * len(rest))
         weights = weigh(normalizer, logits[entry], 1, within & where[entry], low_hides=True)
-        too_long = (size > length).reshape(block, 1, *(1,) * len(rest))
-        return jnp.where(place < size, entry, entries), jnp.where(too_long, jnp.nan, weights)
+        return jnp.where(place < size, entry, entries), weights
 
     def step(weights: Array, first: Array) -> tuple[Array, None]:
         places, block_weights = weigh_block(first)
         return weights.at[places].set(block_weights, mode="drop"), None
 
-    firsts = jnp.arange(0, count, block, dtype=jnp.int32)
-    return jax.lax.scan(step, jnp.zeros_like(logits), firsts)[0]
+    firsts = jnp.arange(1, count + 1, block, dtype=jnp.int32)  # without the rows of entries outside all segments
+    weights = jax.lax.scan(step, jnp.zeros_like(logits), firsts)[0]
+    too_long = layout.spread(lengths > length).reshape(entries, *(1,) * len(rest))
+    return jnp.where(too_long, jnp.nan, weights)

@@ -110,9 +110,9 @@ def _find_threshold(
     family: Family,
     eps: Float[Array, "..."],
     x: Float[Array, "*rows n"],
-    sum_of_row: Float[Array, "*rows 1"],
+    sum_of_row: Float[Array, "*row"],
     layout: Layout,
-) -> tuple[Float[Array, "*rows 1"], Float[Array, "*rows 1"]]:
+) -> tuple[Float[Array, "*row"], Float[Array, "*row"]]:
     """Returns the threshold of each row at which its weights sum to 1, and their sum there."""
     if isinstance(layout, Segments):
 

@@ -189,9 +189,9 @@ def _softmax_site(index: int, softmax: Softmax, program: Program, derived: bool)
     what = FORMS[softmax.form] + (" over segments" if softmax.segments else "")
     if softmax.extra:
         what += " with an extra logit"
+        shape[softmax.axes[0]] += 1
     elif math.prod(shape[at] for at in softmax.axes) == 1:
         what += " of one entry"
-        shape[softmax.axes[0]] += 1
     if rule := node.custom_rule:
         what += f", whose {rule} a swap drops"
     if derived:

@@ -13,6 +13,8 @@ the maximum, a part of it, or nothing. The other forms follow by algebra.
   The product may be a `dot_general`, or an elementwise product and a sum.
 * *masked after*: $m_i e^{z_i - \log s}$, where $s = \sum_j m_j e^{z_j}$. The mask lets only those entries through whose
   logits are in the sum.
+* *over segments*: $e_i / s_{g(i)}$, where g(i) is the segment of entry i, as in graph attention. The sum is a scatter
+  by the ids g, the divisor is gathered by the same ids, and a shift may be any number of each segment.
 * An *extra logit* $z_0$ adds $e^{c (z_0 - m)}$ to s: the softmax of a row with one more entry, whose weight is dropped.
 
 The weights depend only on the logits of their row, and nothing else of the exponentials reaches the result.

@@ -52,10 +52,10 @@ def swap(
             scope in which `*` stands for anything. The first that matches a site counts; a site that none matches
             stays. Numbers per head have the shape (heads, 1, 1) for logits of shape (batch, heads, queries, keys). In a
             scan over layers, numbers with as many axes as the logits, or more, have the layers first, as
-            (layers, heads, 1, 1).
-        where: Says of a `Site` whether it is chosen. Without it the sites are chosen whose use is attention. Others,
-            such as routers and the pointers of a pointer network, are chosen where an index names them, or a scope that
-            matches no attention.
+            (layers, heads, 1, 1). For logits of shape (entries, heads) over segments they have the shape (heads,).
+        where: Says of a `Site` whether it is chosen. Without it the sites are chosen whose use is attention, over
+            segments too. Others, such as routers and the pointers of a pointer network, are chosen where an index names
+            them, or a scope that matches no attention.
         empty: What a row with nothing visible gets: "model" leaves it as the model has it, often uniform; "zeros" gives
             it no weight. A row of only -inf gets 0. Under "model", a swap to softmax leaves a site as it is.
 

@@ -25,7 +25,7 @@ from softmax_jax.transforms.usage import Use
 UNREADABLE = {
     "kernel": "a kernel, whose inside cannot be read",
     "blocks": "of rows that never lie whole, so swap before they are cut",
-    "segments": "in a form that is not known",
+    "segments": "in a form that is not known, as under jax.vmap, before which it may be swapped",
     "derivative": "which the function takes itself",
     "unread": "of a form that is not known",
 }

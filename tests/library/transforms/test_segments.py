@@ -191,7 +191,7 @@ def of_every_graph(z):
 def test_other_forms_are_listed_and_refused_in_one_line(layer: Any):
     (site,) = sj.sites(layer)(LOGITS)
     assert (site.use, site.what) == ("segments", "softmax over segments")
-    line = f"site 0 at {site.line} is softmax over segments, in a form that is not known: "
+    line = f"site 0 at {site.line} is softmax over segments, in a form that is not known, as "
     refused(lambda: sj.swap(layer, "ssmax")(LOGITS), line)
 
 

@@ -6,12 +6,14 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from benchmarks.segments import times_table
 from docs.pictures import DOCS, table
 from studies import (
     ablation,
     critical,
     extremes,
     factorial,
+    neighbours,
     polynomial,
     precision,
     pretrained_tables,
@@ -58,7 +60,13 @@ def of_language_models() -> Iterator[str]:
     yield clrs_text.contrasts_table(clrs_text.contrasts(table("clrs_text/answers")))
 
 
+def of_graphs() -> Iterator[str]:
+    yield neighbours.neighbours_table(table("neighbours/accuracy"))
+    yield times_table(table("scaling/segments"))
+
+
 PAGES = {
+    "graphs": of_graphs,
     "reproduction": of_reproduction,
     "sharpness": of_sharpness,
     "train_and_test": of_train_and_test,

@@ -1,5 +1,8 @@
 """Documents that are packed into one row attend as each does by itself."""
 
+import itertools
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +15,7 @@ from tests.tiers import full_except
 
 LENGTHS = 5, 1, 9, 3
 STARTS = np.cumsum([0, *LENGTHS])
-IDS = np.repeat([3, 0, 7, 1], LENGTHS)[None].repeat(2, 0)
+IDS: Any = np.repeat([3, 0, 7, 1], LENGTHS)[None].repeat(2, 0)
 READS_LENGTH = "ssmax(s=1.0)"
 READS_POSITION = "llama4(attn_scale=1.0, floor_scale=2)"
 BY_POSITION = "first_token(bias=1.0)"
@@ -32,7 +35,7 @@ def qkv():
 
 def one_by_one(attend):
     """What a function of query, key and value gives of each document by itself."""
-    documents = zip(STARTS, STARTS[1:])
+    documents = itertools.pairwise(STARTS)
     return jnp.concatenate([attend(*(array[:, a:b] for array in qkv())) for a, b in documents], 1)
 
 
@@ -67,7 +70,7 @@ def test_a_flax_layer_takes_documents_as_a_mask():
     layer = nnx.MultiHeadAttention(4, 32, attention_fn=sj.attention_fn(READS_LENGTH), decode=False, rngs=nnx.Rngs(0))
     tokens = jnp.asarray(np.random.default_rng(1).normal(size=(2, sum(LENGTHS), 32)), jnp.float32)
     mask = nnx.combine_masks(nnx.make_attention_mask(IDS, IDS, jnp.equal), nnx.make_causal_mask(IDS))
-    alone = [layer(tokens[:, a:b], mask=nnx.make_causal_mask(IDS[:, a:b])) for a, b in zip(STARTS, STARTS[1:])]
+    alone = [layer(tokens[:, a:b], mask=nnx.make_causal_mask(IDS[:, a:b])) for a, b in itertools.pairwise(STARTS)]
     np.testing.assert_allclose(layer(tokens, mask=mask), jnp.concatenate(alone, 1), atol=1e-5)
 
 

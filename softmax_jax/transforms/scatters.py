@@ -46,6 +46,7 @@ def gathers_by(node: Node, ids: Value) -> bool:
     """Says whether an equation gives each entry the number of its segment."""
     if node.name != "gather":
         return False
+    # s[ids] takes a slice (1, *rest) at each id, and drops its axis of size 1: (n,) ids give (n, *rest).
     numbers, rest = node.params["dimension_numbers"], node.inputs[0].shape[1:]
     windows = tuple(numbers.offset_dims) == tuple(range(1, 1 + len(rest)))
     gathered = tuple(numbers.collapsed_slice_dims) == tuple(numbers.start_index_map) == (0,)
@@ -61,6 +62,7 @@ def is_of_segments(value: Value, ids: Value) -> bool:
 
 def _unwrap_ids(indices: Value) -> Value:
     """Returns the ids of a scatter or gather, before JAX lays them out and counts negative ones from the end."""
+    # select_n (lt i 0) i (add i n) lays out as (n, 1): one index for each entry. What has one axis is the ids.
     while node := indices.producer:
         if node.name == "convert_element_type" or (node.name in LAYOUTS and len(indices.shape) > 1):
             indices = node.inputs[0]

@@ -36,6 +36,7 @@ def find_scan(softmax: Softmax) -> Node | None:
     for frame in softmax.node.frame.enclosing():
         scan = frame.caller
         if scan and scan.name == "scan":
+            # The inputs of the body that change with the turn: what it carries, then a slice of each sequence.
             carried = scan_sizes(scan.params)[1]
             if all(_reaches(inputs, softmax.logits) for inputs in (frame.inputs[:carried], frame.inputs[carried:])):
                 return scan
@@ -71,6 +72,8 @@ class NumbersByTurn:
                     f"{name} has shape {leaf.shape} for logits of {rank} axes; of {rank} or more the first must be the "
                     f"{turns} turns: give {(turns, *others)}, or {(1, *others)} for all turns alike"
                 )
+            # A first axis of size 1 is for all turns alike. Of 4, s[t] is put in when the scan is at turn t: until then
+            # a value without an equation stands for it, as it does for the slices of the model's own sequences.
             self.leaves[position] = leaf[0]
             if first > 1:
                 self.leaves[position] = slot = Value(tuple(others), leaf.dtype)

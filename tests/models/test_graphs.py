@@ -81,7 +81,6 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
 def test_graph_attention_is_swapped_as_if_edited_by_hand(name: str):
     graph, nodes = GRAPHS[name](), normal(NODES, 8, seed=2)
     assert tuple(site.use for site in sj.sites(graph.apply)(graph.parameters, nodes)) == graph.uses
-    only = {"where": lambda site: site.use == "segments"}
 
     def with_gradient(apply):
         def objective(parameters):
@@ -91,9 +90,9 @@ def test_graph_attention_is_swapped_as_if_edited_by_hand(name: str):
         return jax.jit(jax.value_and_grad(objective, has_aux=True))(graph.parameters)
 
     for normalizer in ("ssmax(s=0.7)", "entmax15"):
-        swapped = with_gradient(sj.swap(graph.apply, normalizer, **only))
+        swapped = with_gradient(sj.swap(graph.apply, normalizer, where=lambda site: site.use == "segments"))
 
-        def edited(z, ids=None, number=None, normalizer=normalizer, **named):
+        def edited(z, ids: Any = None, number: Any = None, normalizer: str = normalizer, **named: Any):
             number = named.get("num_segments", named.get("dim_size", number))
             return sj.segments(z, named.get("segment_ids", ids), normalizer, number)
 

@@ -195,3 +195,23 @@ def test_a_module_of_equinox_is_a_function():
     swapped = sj.swap(lambda layer, x: layer(x, x, x), "hardmax")
     assert not np.allclose(swapped(layer, x), layer(x, x, x))
     assert sj.sites(layer)(x, x, x)[0].use == "attention"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["keras-hub Mixtral", "keras-hub GptOss"])
+def test_a_named_router_is_swapped_as_if_edited_by_hand(name: str):
+    model = MODELS[name](jnp.float32)
+    arguments = model.parameters, *model.inputs
+    stock = jax.nn.softmax
+
+    def softmax(logits, axis=-1, **named):
+        return (sj.sparsemax if logits.shape[-1] == model.experts else stock)(logits, axis, **named)
+
+    def edited(*arguments):
+        with jax.disable_jit(), softmax_replaced(softmax):
+            return model.apply(*arguments)
+
+    swapped = sj.swap(model.apply, "sparsemax", where=lambda site: site.use == "choice")
+    output, wanted, before = (QUICKLY(apply)(*arguments) for apply in (swapped, edited, model.apply))
+    assert difference(output, wanted) < 1e-5
+    assert difference(output, before) > 1e-3

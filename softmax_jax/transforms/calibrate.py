@@ -12,8 +12,9 @@ from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
 from softmax_jax.refusal import Refusal
 from softmax_jax.transforms.nnx_state import OUTSIDE, refuse_writes, transformations
 from softmax_jax.transforms.program import trace
+from softmax_jax.transforms.replacement import Empty
 from softmax_jax.transforms.sites import Site, check_callable, find_sites
-from softmax_jax.transforms.swap import Empty, Where, choose, swap
+from softmax_jax.transforms.swap import Where, choose, swap
 
 LearnedNumbers = dict[int, dict[str, Float[Array, "..."]]]
 """By the index of the site, then by name."""
@@ -33,7 +34,8 @@ def calibrate(
 ) -> dict[int, Normalizer]:
     """Learns numbers of a normalizer for each site and head of a function, whose own weights stay as they are.
 
-    Every site starts at the numbers of `normalizer`. A site in a loop has one number for all its turns.
+    Every site starts at the numbers of `normalizer`. A site in a scan over layers has numbers for each layer; in any
+    other loop, numbers for all its turns.
 
     Arguments:
         fun: Any JAX function.
@@ -78,7 +80,7 @@ def calibrate(
     if batch is None:
         raise Refusal("batches is empty; it must hold at least one batch: give one per step")
     sites = _find_sites_in_loss(fun, loss, batch, where)
-    numbers: LearnedNumbers = {site.index: initial_numbers(base, learn, _head_shape(site, heads)) for site in sites}
+    numbers: LearnedNumbers = {site.index: initial_numbers(base, learn, _number_shape(site, heads)) for site in sites}
     state = optimizer.init(numbers)
 
     def fit(numbers: LearnedNumbers) -> dict[int, Normalizer]:
@@ -118,11 +120,16 @@ def _find_sites_in_loss(fun: Callable[..., Any], loss: Callable[..., Any], batch
     return chosen
 
 
-def _head_shape(site: Site, heads: int | tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Returns the shape of numbers for each head of a site: that of its logits, other axes 1, no leading ones."""
-    if heads is None:
-        return None
+def _number_shape(site: Site, heads: int | tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Returns the shape of numbers for each head of a site: that of its logits, other axes 1, no leading ones.
+
+    In a scan over layers these come first, before as many axes as the logits have, less one.
+    """
     rank = len(site.shape)
-    axes = {axis % rank for axis in (heads if isinstance(heads, tuple) else (heads,)) if -rank <= axis < rank}
-    shape = tuple(size if axis in axes else 1 for axis, size in enumerate(site.shape))
-    return shape[min(axes) :] if axes else None
+    asked = heads if isinstance(heads, tuple) else () if heads is None else (heads,)
+    axes = {axis % rank for axis in asked if -rank <= axis < rank}
+    first = min(axes, default=rank)
+    shape = tuple(size if axis in axes else 1 for axis, size in enumerate(site.shape))[first:]
+    if site.turns > 1:
+        return (site.turns, *(1,) * (rank - 1 - len(shape)), *shape)
+    return shape if axes else None

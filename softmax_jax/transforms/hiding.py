@@ -15,7 +15,9 @@ The walk starts at u with scale 1. At `div` it goes on to t with scale 1/8, and 
 
 from typing import Literal, NamedTuple
 
-from softmax_jax.transforms.find import LOW_LOGIT, Mask, Softmax, Step, is_available
+from softmax_jax.transforms.exponents import LOW_LOGIT, Mask
+from softmax_jax.transforms.find import Softmax, is_available
+from softmax_jax.transforms.layouts import Step
 from softmax_jax.transforms.program import LAYOUTS, SCORES, VIEWS, Node, Value, constant, unwrap
 
 Hides = Literal["none", "select", "values", "select and values"]

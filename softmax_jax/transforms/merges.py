@@ -37,7 +37,8 @@ from collections.abc import Mapping
 
 import jax.numpy as jnp
 
-from softmax_jax.transforms.find import Softmax, find_sums, read_mask, unwrap_views
+from softmax_jax.transforms.exponents import read_mask, unwrap_views
+from softmax_jax.transforms.find import Softmax, find_sums
 from softmax_jax.transforms.program import (
     IDENTITIES,
     LAYOUTS,
@@ -57,7 +58,8 @@ CURVED = frozenset({"exp", "exp2", "expm1", "log", "log1p", "logistic", "tanh", 
 CURVED |= {"square", "integer_pow", "pow", "abs", "sign", "max", "min", "clamp", "sort", "top_k"}
 CURVED |= {"reduce_max", "reduce_min", "reduce_prod"}
 """The primitives whose result is not linear in an operand; all others are taken to move, add or multiply."""
-REDUCED = frozenset({"reduce_max", "reduce_min", "sort", "top_k", "gather"}) | SUMMED | SCORES
+REDUCED = frozenset({"reduce_max", "reduce_min", "sort", "top_k", "gather", "scatter-add", "scatter-max"})
+REDUCED |= SUMMED | SCORES
 """The primitives whose result no longer varies along the rows of an operand."""
 RECOMPUTED = VIEWS | SCORES | {"exp", "exp2", "add", "sub", "mul", "div", "neg", "max", "min", "tanh", "integer_pow"}
 RECOMPUTED |= {"reduce_max", "select_n", "concatenate", "pad", "dynamic_slice", "iota", "eq", "lt", "le", "gt", "ge"}
@@ -135,10 +137,13 @@ class Merges:
                 self.add(value, mark)
             return
         mark = _combine(node, operands)
+        softmax = self.softmaxes.get(node)
+        row = frozenset([self.number_row(softmax.logits)]) if softmax else NONE
         if node.name in MULTIPLIED:
-            # o_P · g(s_P), or o_P / g(s_P): the one product that all merges have.
+            # o_P · g(s_P), or o_P / g(s_P): the one product that all merges have. A softmax divides by its own sum: in
+            # a scan over layers the values of (Σ e v) / s hold outputs of the turn before, which is no merge.
             first, last = operands[0], operands[-1]
-            self.merged |= first.outputs & last.totals | last.outputs & first.totals
+            self.merged |= (first.outputs & last.totals | last.outputs & first.totals) - row
         if node.exponentiates:
             # e^(log w + l_P - l) = w · s_P / s: the same product, in logarithms.
             self.merged |= operands[0].merged_logs
@@ -148,9 +153,8 @@ class Merges:
             # A product of exponentials with ones is their sum.
             summed = [self.marks.get(value, UNMARKED).entries for value in node.inputs if _holds_exponentials(value)]
             mark |= Mark(totals=NONE.union(*summed))
-        if softmax := self.softmaxes.get(node):
+        if softmax:
             # w = e / s divides by its own total s once, which then is no factor of w.
-            row = frozenset([self.number_row(softmax.logits)])
             weights = Mark(logs=row) if softmax.form == "log" else Mark(outputs=row)
             mark = weights | Mark(totals=mark.totals - row)
         for value in node.outputs:

@@ -12,9 +12,12 @@ from jaxtyping import Array, Float, Int
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.calculus import weight_entropy
+from softmax_jax.normalizers.layout import Segments
 from softmax_jax.normalizers.row import Row, critical_beta_of
+from softmax_jax.transforms.replacement import Empty, SiteLogits
+from softmax_jax.transforms.segment_rows import measure_segments
 from softmax_jax.transforms.sites import Site, table
-from softmax_jax.transforms.swap import Empty, Normalizers, SiteLogits, Where, by_pattern, transform
+from softmax_jax.transforms.swap import Normalizers, Where, by_pattern, transform
 
 
 @jax.tree_util.register_dataclass
@@ -22,7 +25,8 @@ from softmax_jax.transforms.swap import Empty, Normalizers, SiteLogits, Where, b
 class SiteRows:
     """Measures of the weights of one site, row by row.
 
-    Arrays have the axes of its logits less the one along which weights sum; within a loop its turns come first.
+    Arrays have the axes of its logits less the one along which weights sum; within a loop its turns come first. Of a
+    softmax over segments the first axis is that of the segments.
     """
 
     site: Site = dataclasses.field(metadata={"static": True})
@@ -31,7 +35,7 @@ class SiteRows:
     largest: Float[Array, "*rows"]
     """The largest weight."""
     place: Int[Array, "*rows"]
-    """The position of the largest weight."""
+    """The position of the largest weight; in segments, its place among all entries."""
     visible: Int[Array, "*rows"]
     """The number of entries that the model does not hide."""
     first: Float[Array, "*rows"]
@@ -160,6 +164,8 @@ def _measure_rows(
     """Returns what `SiteRows` holds of each row."""
     axes = rows.axis if isinstance(rows.axis, tuple) else (rows.axis,)
     optional = {"also": also(weights)} if also else {}
+    if isinstance(rows.layout, Segments):
+        return measure_segments(rows.logits, weights, rows.layout, rows.where, critical) | optional
     weights = _flatten_row(weights, axes)
     visible = jnp.ones(weights.shape, bool) if rows.where is None else _flatten_row(rows.where, axes)
     row = Row.of(_flatten_row(rows.logits, axes), -1, visible)

@@ -1,8 +1,8 @@
-"""Traces a function into a graph of equations: the one module that knows how JAX stores a program.
+"""Traces a function into a graph of equations.
 
 A traced program is a list of equations. Each has a primitive, operands, results and parameters; some hold programs
-of their own, called bodies here. How parameters name the bodies, and how an equation is executed again, changes
-between versions of JAX. `tests/library/transforms/test_program.py` names what a new version changed.
+of their own, called bodies here. How parameters name the bodies changes between versions of JAX: `bodies` knows it, and
+`tests/library/transforms/test_program.py` names what a new version changed.
 
 The graph goes through bodies: what `jit` receives and returns are the values of the program around it, so a path
 from logits to weights leads through calls. A value that changes while a loop runs has no producer.
@@ -21,21 +21,19 @@ So `mul` finds `sin` behind its operand, through the call. c0 and c are aliases,
 numbers at some turn. The scan carries d to c: what one turn leaves, the next one receives.
 """
 
-import contextlib
 import dataclasses
-import functools
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.extend.core import Literal
 
 from softmax_jax.normalizers import checks
-from softmax_jax.refusal import Refusal
+from softmax_jax.transforms.bodies import HOLDERS, NO_BODIES, Body, Holder, body_of, nested_jaxprs, scan_sizes
 from softmax_jax.transforms.nnx_state import StatefulCall
 
 JAX_FOLDER = str(Path(jax.__file__).parent)
@@ -116,7 +114,7 @@ class Node:
             return []
         body = self.frames[-1]
         # A scan's body takes (carry, slices) and returns (carry, stacked); a while's body takes and returns the carry.
-        number = _scan_sizes(self.params)[1] if self.name == "scan" else len(body.inputs)
+        number = scan_sizes(self.params)[1] if self.name == "scan" else len(body.inputs)
         return list(zip(body.outputs[:number], body.inputs))
 
     @property
@@ -181,7 +179,7 @@ class Node:
     @property
     def hides_exponentials(self) -> bool:
         """Says whether it takes exponentials in a body that `HOLDERS` cannot read."""
-        return self.holder is None and any(map(_takes_exponentials, _nested_jaxprs(self.equation)))
+        return self.holder is None and any(map(_takes_exponentials, nested_jaxprs(self.equation)))
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -217,7 +215,7 @@ class Program:
     def __init__(self, closed: Any, arrays: list[Any], restore: Callable[[Sequence[Any]], Any]) -> None:
         self.nodes: list[Node] = []
         self.arrays, self.restore = arrays, restore
-        self.root = self._frame(_body(closed, 0), None, [], inlined=False)
+        self.root = self._frame(body_of(closed, 0), None, [], inlined=False)
 
     def _frame(self, body: "Body", caller: Node | None, operands: list[Value], *, inlined: bool) -> Frame:
         """Reads a body, and adds its equations after those before it."""
@@ -241,7 +239,7 @@ class Program:
         node = Node(equation, frame, [_value(atom, values) for atom in equation.invars])
         frame.nodes.append(node)
         self.nodes.append(node)
-        holder = node.holder or Holder(lambda params: [], _inline)
+        holder = node.holder or NO_BODIES
         for body in holder.bodies(equation.params):
             node.frames.append(self._frame(body, node, node.inputs, inlined=holder.inlined))
         # The results of a call are those of its body: weights that `jit(softmax)` returns have the division in its body
@@ -365,234 +363,16 @@ def walk(start: Iterable[Item], onward: Callable[[Item], Iterable[Item]]) -> Ite
             waiting += onward(item)
 
 
-# Execution
-
-
-def execute_equation(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Returns the results of an equation for these operands."""
-    primitive = equation.primitive
-    with tracing_context(equation):
-        results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
-    return list(results) if primitive.multiple_results else [results]
-
-
-@contextlib.contextmanager
-def tracing_context(equation: Any) -> Any:
-    """Sets the scope and the settings under which an equation was traced."""
-    name = str(equation.source_info.name_stack)
-    with equation.ctx.manager, jax.named_scope(name) if name else contextlib.nullcontext():
-        yield
-
-
-Values = dict[Value, Any]
-Records = dict[str, Any]
-Replace = Callable[[list[Any], Values], tuple[list[Any], Records]]
-"""Takes the operands of an equation, and all values so far; returns its results and what is to be recorded by name."""
-
-
-def lookup(value: Value, values: Values) -> Any:
-    """Returns the array of a value, or the number that the program writes for it."""
-    return values[value] if value.literal is None else value.literal
-
-
-def execute(
-    program: Program, replacements: Mapping[Node, Replace], changed: Iterable[Node], required: Iterable[Value] = ()
-) -> tuple[list[Any], Records]:
-    """Returns the results of a program with some equations replaced, and the records, those of a loop stacked.
-
-    `changed` are the replaced equations whose results change, `required` the values that replacements look up. Bodies
-    with any of these are executed equation by equation.
-    """
-    changing = {frame for node in changed for frame in node.frame.enclosing()}
-    visited = [*replacements, *(value.producer for value in required if value.producer)]
-    opened = {frame for node in visited for frame in node.frame.enclosing()}
-
-    def execute_frame(frame: Frame, outer: Values, *arrays: Any) -> tuple[list[Any], Records]:
-        """Executes a body, given the values around it and its own inputs."""
-        # The values of a call are those of the program around it; those of a loop are its own.
-        values = outer if frame.inlined else dict(outer)
-        values.update(zip(frame.inputs, arrays))
-        values.update(frame.consts)
-        records: Records = {}
-        for node in frame.nodes:
-            results, recorded = execute_node(node, [lookup(value, values) for value in node.inputs], values)
-            values.update(zip(node.outputs, results))
-            records |= recorded
-        return [lookup(value, values) for value in frame.outputs], records
-
-    def execute_node(node: Node, operands: list[Any], values: Values) -> tuple[list[Any], Records]:
-        if node in replacements:
-            return replacements[node](operands, values)
-        holder = node.holder
-        if holder is None or not opened.intersection(node.frames):
-            return execute_equation(node.equation, operands), {}
-        bodies: list[ExecuteBody] = [functools.partial(execute_frame, frame, values) for frame in node.frames]
-        with tracing_context(node.equation):
-            results, records = holder.rebuild(node.equation.params, operands, bodies)
-        if node.name in CUSTOM_RULES and not changing.intersection(node.frames):
-            # What is only measured keeps its rule for derivatives.
-            results = execute_equation(node.equation, operands)
-        return results, records
-
-    return execute_frame(program.root, {}, *program.arrays)
-
-
-class Body(NamedTuple):
-    """A program within an equation."""
-
-    jaxpr: Any
-    consts: Sequence[Any]
-    """The values of `jaxpr.constvars`."""
-    sources: tuple[int | None, ...]
-    """For each input, the operand of the equation that it is, or None where it changes as the program runs."""
-
-
-ExecuteBody = Callable[..., tuple[list[Any], Any]]
-"""Executes a body: takes the inputs whose source is None, returns the results and the records."""
-
-
-class Holder(NamedTuple):
-    """How a primitive holds its bodies, and how it is executed with others."""
-
-    bodies: Callable[[Any], list[Body]]
-    """Takes the parameters of an equation."""
-    rebuild: Callable[[Any, list[Any], list[ExecuteBody]], tuple[list[Any], Any]]
-    """Takes the parameters, the operands and the bodies to execute; returns the results and the records."""
-    inlined: bool = False
-    """True if `rebuild` executes the body in the program around it."""
-    returns: bool = False
-    """True if the results of the body are those of the equation, though it is not inlined."""
-
-
-def _body(stored: Any, fixed: int | None = None, start: int = 0) -> Body:
-    """Returns a stored program, closed or open, whose first `fixed` inputs, or all, are the operands from `start`."""
-    jaxpr, consts = getattr(stored, "jaxpr", stored), getattr(stored, "consts", ())
-    fixed = len(jaxpr.invars) if fixed is None else fixed
-    return Body(jaxpr, consts, (*range(start, start + fixed), *(None,) * (len(jaxpr.invars) - fixed)))
-
-
-def _nested_jaxprs(equation: Any) -> list[Any]:
-    """Returns the programs among the parameters of an equation."""
-    leaves = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "jaxpr"))
-    return [jaxpr for leaf in leaves if hasattr(jaxpr := getattr(leaf, "jaxpr", leaf), "eqns")]
-
-
 def _takes_exponentials(jaxpr: Any) -> bool:
     return any(
-        equation.primitive.name in LOG_BASES or any(map(_takes_exponentials, _nested_jaxprs(equation)))
+        equation.primitive.name in LOG_BASES or any(map(_takes_exponentials, nested_jaxprs(equation)))
         for equation in jaxpr.eqns
     )
 
 
 def _defined_by_jax(custom: Node) -> bool:
     """Says whether JAX itself defines a custom rule, which then is the true derivative of the function."""
-    function = _body(custom.params["call_jaxpr"]).jaxpr
+    function = body_of(custom.params["call_jaxpr"]).jaxpr
     rule = custom.params.get("bwd", custom.params.get("jvp_jaxpr_fun"))
     infos = function.debug_info, getattr(rule, "debug_info", function.debug_info)
     return all(JAX_FOLDER in str(info.func_src_info) for info in infos)
-
-
-def _inline(params: Any, operands: list[Any], bodies: list[ExecuteBody]) -> tuple[list[Any], Any]:
-    return bodies[0]()
-
-
-def _jit(params: Any, operands: list[Any], bodies: list[ExecuteBody]) -> tuple[list[Any], Any]:
-    # Without its boundary a nested jit is the same program, except for the shardings that it states.
-    results, records = bodies[0]()
-    shardings = params["out_shardings"]
-    stated = [isinstance(sharding, jax.sharding.Sharding) for sharding in shardings]
-    constrain = jax.lax.with_sharding_constraint
-    return [constrain(r, s) if yes else r for r, s, yes in zip(results, shardings, stated)], records
-
-
-def _checkpoint(params: Any, operands: list[Any], bodies: list[ExecuteBody]) -> tuple[list[Any], Any]:
-    options = {name: params[name] for name in ("prevent_cse", "policy")}
-    return jax.checkpoint(lambda *inputs: bodies[0](*inputs), **options)(*operands)
-
-
-def _scan_sizes(params: Any) -> tuple[int, int]:
-    """Returns the numbers of constants and of carried values."""
-    if "num_consts" in params:
-        return params["num_consts"], params["num_carry"]
-    consts, carry, _ = params["ft_in"].unpack()  # since jax 0.11
-    return len(consts), len(carry)
-
-
-def _scan(params: Any, operands: list[Any], bodies: list[ExecuteBody]) -> tuple[list[Any], Any]:
-    fixed, carried = _scan_sizes(params)
-    # A scan takes (constants, carry, sequences) and returns (carry, stacked results), and stacks the records too.
-    start, sequences = operands[fixed : fixed + carried], operands[fixed + carried :]
-
-    def step(carry: list[Any], slices: list[Any]) -> tuple[list[Any], Any]:
-        results, records = bodies[0](*carry, *slices)
-        return results[:carried], (results[carried:], records)
-
-    options = {name: params[name] for name in ("length", "reverse", "unroll")}
-    carry, (stacked, records) = jax.lax.scan(step, start, sequences, **options)
-    return [*carry, *stacked], records
-
-
-def _while_bodies(params: Any) -> list[Body]:
-    first, second = params["cond_nconsts"], params["body_nconsts"]
-    return [_body(params["cond_jaxpr"], first), _body(params["body_jaxpr"], second, start=first)]
-
-
-def _while(params: Any, operands: list[Any], bodies: list[ExecuteBody]) -> tuple[list[Any], Any]:
-    condition, body = bodies
-    start = operands[params["cond_nconsts"] + params["body_nconsts"] :]
-    # A while loop stacks nothing, so the records are carried: those of the last turn remain, NaN if there was none.
-    records = jax.tree.map(placeholder, jax.eval_shape(lambda *carry: body(*carry)[1], *start))
-    carry, records = jax.lax.while_loop(
-        lambda state: condition(*state[0])[0][0], lambda state: body(*state[0]), (start, records)
-    )
-    return list(carry), records
-
-
-def placeholder(like: Any) -> jax.Array:
-    """Returns a record for a program that did not run: NaN, or -1 for whole numbers."""
-    return jax.numpy.full(like.shape, np.nan if jax.numpy.issubdtype(like.dtype, np.floating) else -1, like.dtype)
-
-
-def _cond(params: Any, operands: list[Any], bodies: list[ExecuteBody]) -> tuple[list[Any], Any]:
-    # All branches of a switch return the same tree, so each fills in the records of the others.
-    shapes: dict[str, Any] = {}
-    for body in bodies:
-        shapes |= jax.eval_shape(lambda body=body: body()[1])
-
-    def branch(body: ExecuteBody) -> tuple[list[Any], Any]:
-        results, records = body()
-        others = {name: jax.tree.map(placeholder, like) for name, like in shapes.items() if name not in records}
-        return results, {name: (records | others)[name] for name in shapes}
-
-    return jax.lax.switch(operands[0], [lambda body=body: branch(body) for body in bodies])
-
-
-def _shard_map(params: Any, operands: list[Any], bodies: list[ExecuteBody]) -> tuple[list[Any], Any]:
-    names = params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"]
-
-    def each(*inputs: Any) -> list[Any]:
-        results, records = bodies[0](*inputs)
-        if jax.tree.leaves(records):
-            raise Refusal("a softmax within shard_map cannot be probed: probe the function on one device")
-        return results
-
-    specs = {"in_specs": tuple(params["in_specs"]), "out_specs": list(params["out_specs"])}
-    mapped = jax.shard_map(each, mesh=params["mesh"], axis_names=names, check_vma=params["check_vma"], **specs)
-    return list(mapped(*operands)), {}
-
-
-_CHECKPOINT = Holder(lambda params: [_body(params["jaxpr"], 0)], _checkpoint, returns=True)
-_CALL = Holder(lambda params: [_body(params["call_jaxpr"])], _inline, inlined=True)
-HOLDERS = {
-    "jit": Holder(lambda params: [_body(params["jaxpr"])], _jit, inlined=True),
-    "closed_call": _CALL,
-    "custom_jvp_call": _CALL,
-    "custom_vjp_call": _CALL,
-    "remat2": _CHECKPOINT,
-    "checkpoint": _CHECKPOINT,
-    "scan": Holder(lambda params: [_body(params["jaxpr"], _scan_sizes(params)[0])], _scan),
-    "while": Holder(_while_bodies, _while),
-    "cond": Holder(lambda params: [_body(branch, start=1) for branch in params["branches"]], _cond),
-    "shard_map": Holder(lambda params: [_body(params["jaxpr"], 0)], _shard_map),
-}
-"""The primitives whose bodies are read and executed again."""

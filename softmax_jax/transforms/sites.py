@@ -6,6 +6,7 @@ sums of exponentials that could not be read as a softmax are sites too.
 
 import dataclasses
 import fnmatch
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, SupportsInt
 
@@ -18,6 +19,7 @@ from softmax_jax.transforms.find import Softmax, find_softmaxes
 from softmax_jax.transforms.hiding import Hidden, Hides, find_hidden
 from softmax_jax.transforms.merges import Merges
 from softmax_jax.transforms.program import SCORES, Node, Program, trace
+from softmax_jax.transforms.turns import find_scan
 from softmax_jax.transforms.unread import find_kernels, find_unread
 from softmax_jax.transforms.usage import Use, find_use
 
@@ -53,6 +55,8 @@ class Site:
     """What happens to the weights. "attention": a product sums vectors under them; "choice": the largest are chosen;
     "log": their logarithm is taken; "expectation": a product sums numbers under them; "output": the function returns
     them; "other". "kernel", "blocks", "segments", "derivative" and "unread" cannot be read."""
+    turns: int = 1
+    """The turns of the scan over layers that it lies in: numbers may have these as their first axis. 1 without one."""
     what: str = "softmax"
     """The form it has in the function; for a kernel, its name. Where a custom rule for derivatives lies around it that
     JAX does not define, it is named, since a swap replaces it with the derivative of the new normalizer; and it is said
@@ -74,7 +78,8 @@ class Sites(list[Site]):
     """
 
     def __repr__(self) -> str:
-        names = [field.name for field in dataclasses.fields(Site)]
+        in_scan = any(site.turns > 1 for site in self)
+        names = [field.name for field in dataclasses.fields(Site) if in_scan or field.name != "turns"]
         return table(names, [[str(getattr(site, name)) for name in names] for site in self])
 
     __str__ = __repr__
@@ -94,8 +99,8 @@ def sites(fun: Callable[..., Any]) -> Callable[..., Sites]:
     with or without a maximum, a mask or an extra logit, `exp2`, `exp(z - logsumexp(z))`, `log_softmax`, a division
     after the product with the values; and in the bodies of `jit`, `scan`, `while`, `cond`, `checkpoint`, `shard_map`
     and of functions with custom rules for derivatives. Anything else that is divided by a sum of exponentials is
-    listed as unread: whatever `swap` changes or leaves is in the list. A softmax in a loop is one site, whatever the
-    number of turns.
+    listed as unread: whatever `swap` changes or leaves is in the list. A softmax in a loop is one site; in a scan over
+    layers, which slices their parameters, the site has the number of its `turns`.
 
     Arguments:
         fun: Any JAX function.
@@ -133,6 +138,8 @@ class TracedSite(NamedTuple):
     site: Site
     softmax: Softmax | None
     hidden: Hidden
+    scan: Node | None = None
+    """The scan over layers that it lies in."""
     derived: bool = False
     """True if the function takes its derivative too, which a swap of its value would leave."""
 
@@ -162,7 +169,7 @@ def _merged_sites(program: Program, traced: Mapping[Node, TracedSite]) -> dict[N
     """Returns the sites that are parts of a row, or that merge these: they cannot be read, whatever they look like."""
     # The quotient rule multiplies weights by the slope of their own sum, which is no merge.
     softmaxes = {node: site.softmax for node, site in traced.items() if site.softmax and not site.derived}
-    weighing = {node: softmax for node, softmax in softmaxes.items() if traced[node].site.use in ("attention", "log")}
+    weighing = {node: softmax for node, softmax in softmaxes.items() if traced[node].site.use != "other"}
     merges = Merges(program, weighing)
     names: dict[Node, str] = {}
     for node in traced if merges.merged else ():
@@ -179,17 +186,21 @@ def _merged_sites(program: Program, traced: Mapping[Node, TracedSite]) -> dict[N
 def _softmax_site(index: int, softmax: Softmax, program: Program, derived: bool) -> TracedSite:
     node, shape, hidden = softmax.node, list(softmax.logits.shape), find_hidden(softmax)
     axis = _axes_from_end(softmax.axes, shape)
-    what = FORMS[softmax.form]
+    what = FORMS[softmax.form] + (" over segments" if softmax.segments else "")
     if softmax.extra:
         what += " with an extra logit"
         shape[softmax.axes[0]] += 1
+    elif math.prod(shape[at] for at in softmax.axes) == 1:
+        what += " of one entry"
     if rule := node.custom_rule:
         what += f", whose {rule} a swap drops"
     if derived:
         what += ", whose derivative is taken here"
     scope, dtype, use = node.scope or f"site_{index}", str(jnp.dtype(softmax.logits.dtype)), find_use(softmax, program)
-    site = Site(index, scope, node.line, tuple(shape), axis, dtype, hidden.kind, use, what)
-    return TracedSite(site, softmax, hidden, derived)
+    scan = find_scan(softmax)
+    turns = scan.params["length"] if scan else 1
+    site = Site(index, scope, node.line, tuple(shape), axis, dtype, hidden.kind, use, turns, what)
+    return TracedSite(site, softmax, hidden, scan, derived)
 
 
 def _axes_from_end(axes: Iterable[SupportsInt], shape: Sequence[int]) -> int | tuple[int, ...]:
@@ -206,7 +217,7 @@ def _unread_site(index: int, node: Node, use: Use) -> Site:
         what = "products of exponentials over their sum" if node.name in SCORES else "exponentials over a sum"
         what = UNREAD_FORMS.get(use, what)
     scope = node.scope or f"site_{index}"
-    return Site(index, scope, node.line, value.shape, axes, str(value.dtype), "none", use, what)
+    return Site(index, scope, node.line, value.shape, axes, str(value.dtype), "none", use, what=what)
 
 
 def _describe_absence(program: Program, fun: Any) -> str:

@@ -17,14 +17,15 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from softmax_jax.transforms.find import Softmax, is_mask, is_reciprocal, is_returned, same_computation, unwrap_views
+from softmax_jax.transforms.exponents import is_mask, same_computation, unwrap_views
+from softmax_jax.transforms.find import Softmax, is_reciprocal, is_returned
 from softmax_jax.transforms.program import SCORES, VIEWS, Node, Program, Value, constant, walk
 from softmax_jax.transforms.usage import Use
 
 UNREADABLE = {
     "kernel": "a kernel, whose inside cannot be read",
     "blocks": "of rows that never lie whole, so swap before they are cut",
-    "segments": "of rows of their own lengths",
+    "segments": "in a form that is not known, as under jax.vmap, before which it may be swapped",
     "derivative": "which the function takes itself",
     "unread": "of a form that is not known",
 }
@@ -181,8 +182,6 @@ def _is_masked_after(node: Node, softmaxes: Mapping[Node, Softmax]) -> bool:
 
 def _read_reason(total: Node, divided: Node, divisor: _Mark, totals: set[Node]) -> Use:
     """Returns why a sum, perhaps with others, divides something and is not read; `totals` are the sums that are."""
-    if total.name == "scatter-add":
-        return "segments"
     # Forward, d log s = ds / s with ds = reduce_sum (mul dz e): a sum or difference is divided. d (e / s) is
     # de / s - e ds / s², where s is the sum of a softmax that was read.
     numerator = divided.inputs[0].producer
@@ -191,6 +190,8 @@ def _read_reason(total: Node, divided: Node, divisor: _Mark, totals: set[Node]) 
     tangent = numerator is not None and numerator.name in ("reduce_sum", "add_any", "sub")
     if divided.derived and (total in totals or (tangent and divided.name == "div")):
         return "derivative"
+    if total.name == "scatter-add":
+        return "segments"
     # A sum in a body that the division is outside of: of one turn, or on one device.
     around = set(divided.frame.enclosing())
     callers = [frame.caller.name for frame in total.frame.enclosing() if frame.caller and frame not in around]

@@ -16,8 +16,10 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from softmax_jax.normalizers import checks
-from softmax_jax.transforms.find import Softmax, Step, axes_along
+from softmax_jax.transforms.find import Softmax
+from softmax_jax.transforms.layouts import Step, axes_along
 from softmax_jax.transforms.program import IDENTITIES, LAYOUTS, VIEWS, Node, Program, Value, constant, walk
+from softmax_jax.transforms.scatters import read_scatter
 
 Use = Literal[
     "attention",
@@ -39,9 +41,9 @@ Use = Literal[
 * log: their logarithm is taken, for a likelihood; so are the quotients of a contrastive loss, which are not read.
 * expectation: a product sums numbers under them.
 * output: the function returns them, as a classifier does.
-* kernel, blocks, segments, derivative, unread: they cannot be read. A compiled kernel; rows that come in blocks, or in
-  parts that are merged by their log-sum-exps; rows of their own lengths; the derivative of a sum of exponentials;
-  anything else that is divided by such a sum.
+* segments: as attention, over segments of an array, such as the edges of each node. Other forms cannot be read.
+* kernel, blocks, derivative, unread: they cannot be read. A compiled kernel; rows that come in blocks, or in parts that
+  are merged by their log-sum-exps; the derivative of a sum of exponentials; anything else that such a sum divides.
 """
 RANKED: tuple[Use, ...] = ("attention", "choice", "log", "expectation", "output", "other")
 """The uses of weights, the one that counts most first."""
@@ -69,7 +71,15 @@ class _Tracked(NamedTuple):
 
 
 def find_use(softmax: Softmax, program: Program) -> Use:
-    """Returns the use of the weights of a softmax that counts most: attention, then a choice, then the others."""
+    """Returns the use of the weights of a softmax that counts most: attention, then a choice, then the others.
+
+    Attention over segments is a use of its own.
+    """
+    use = _most_important_use(softmax, program)
+    return "segments" if softmax.segments and use == "attention" else use
+
+
+def _most_important_use(softmax: Softmax, program: Program) -> Use:
     if softmax.form == "log":
         return "log"
     if softmax.form == "divided":
@@ -125,6 +135,8 @@ def _read_use(node: Node, position: int, tracked: _Tracked) -> Use | None:
         # bhqk,bhkd contracts k under batch axes b, h, and d is left: vectors. bv,bv->b leaves nothing: numbers.
         consumed = len(contracted[1 - position]) + len(batch[1 - position])
         return "attention" if len(node.inputs[1 - position].shape) > consumed else "expectation"
+    if read_scatter(node) and position == 2 and tracked.axis == 0:
+        return "attention" if tracked.spread else "expectation"
     if node.name == "conv_general_dilated":
         return "attention" if _convolved_axis(node, position, tracked.axis) is None else None
     if node.name == "reduce_sum" and tracked.axis in node.params["axes"]:

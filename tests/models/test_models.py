@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from tests.models.zoo import MODELS, Model, gat, generating, library, normal
+from tests.models.zoo import MODELS, Model, generating, library, normal
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 IN_BFLOAT16 = ["transformers FlaxGPT2", "keras-hub GptOss", "equimo ViT", "MaxText's plain attention, its form"]
@@ -181,21 +181,6 @@ def test_a_model_that_writes_is_swapped_as_if_edited_by_hand(beams: int):
     assert len({*swapped[0]} - {0}) > 2
 
 
-def test_a_softmax_over_segments_is_named_and_left():
-    graph = gat()
-    arguments = graph.parameters, *graph.inputs
-    found = sj.sites(graph.apply)(*arguments)
-    assert [(site.use, site.what) for site in found] == [
-        ("attention", "softmax"),
-        ("segments", "softmax over segments"),
-    ]
-    with pytest.raises(ValueError, match="segments"):
-        sj.swap(graph.apply, {1: "hardmax"})(*arguments)
-    swapped = sj.swap(graph.apply, "hardmax", where=lambda site: site.use == "attention")(*arguments)
-    with softmax_replaced(sj.hardmax):
-        np.testing.assert_allclose(swapped, graph.apply(*arguments), atol=1e-6)
-
-
 @pytest.mark.parametrize("name", ["equinox MultiheadAttention", "dm-haiku MultiHeadAttention"])
 def test_a_temperature_may_depend_on_the_row(name: str):
     layer = MODELS[name](jnp.float32)
@@ -210,3 +195,23 @@ def test_a_module_of_equinox_is_a_function():
     swapped = sj.swap(lambda layer, x: layer(x, x, x), "hardmax")
     assert not np.allclose(swapped(layer, x), layer(x, x, x))
     assert sj.sites(layer)(x, x, x)[0].use == "attention"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["keras-hub Mixtral", "keras-hub GptOss"])
+def test_a_named_router_is_swapped_as_if_edited_by_hand(name: str):
+    model = MODELS[name](jnp.float32)
+    arguments = model.parameters, *model.inputs
+    stock = jax.nn.softmax
+
+    def softmax(logits, axis=-1, **named):
+        return (sj.sparsemax if logits.shape[-1] == model.experts else stock)(logits, axis, **named)
+
+    def edited(*arguments):
+        with jax.disable_jit(), softmax_replaced(softmax):
+            return model.apply(*arguments)
+
+    swapped = sj.swap(model.apply, "sparsemax", where=lambda site: site.use == "choice")
+    output, wanted, before = (QUICKLY(apply)(*arguments) for apply in (swapped, edited, model.apply))
+    assert difference(output, wanted) < 1e-5
+    assert difference(output, before) > 1e-3

@@ -370,23 +370,6 @@ def flaxformer(dtype: Any) -> Model:
     return written(attend, edited, dtype)
 
 
-def gat() -> Model:
-    """A layer of graph attention after one of attention: five nodes, each with an edge to itself and to the next."""
-    jraph = library("jraph")
-    senders, receivers = jnp.arange(10) % 5, (jnp.arange(10) % 5 + jnp.arange(10) // 5) % 5
-
-    def apply(parameters, nodes):
-        queries, logits = parameters
-        nodes = jax.nn.softmax(nodes @ nodes.T) @ nodes
-        layer = jraph.GAT(
-            lambda x: x @ queries,
-            lambda sent, received, _: jax.nn.leaky_relu(jnp.concatenate([sent, received], -1) @ logits),
-        )
-        return layer(jraph.GraphsTuple(nodes, None, receivers, senders, None, jnp.array([5]), jnp.array([10]))).nodes
-
-    return Model(apply, (normal(8, 8), normal(16, 1, seed=1)), (normal(5, 8, seed=2),), ("attention", "segments"))
-
-
 MODELS: dict[str, Callable[[Any], Model]] = {
     "transformers FlaxBert": bert,
     "transformers FlaxGPT2": gpt2,

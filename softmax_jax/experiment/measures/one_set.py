@@ -19,7 +19,8 @@ from softmax_jax.normalizers import maps
 from softmax_jax.normalizers.normalizer import Normalizer, SoftCapped
 from softmax_jax.normalizers.row import Axis, weigh
 from softmax_jax.normalizers.scales import EntropyPolynomial
-from softmax_jax.transforms.swap import SiteLogits, transform
+from softmax_jax.transforms.replacement import SiteLogits
+from softmax_jax.transforms.swap import transform
 
 ROWS = 64
 """Rows to look at of each softmax of a set; of more, that many are taken at equal distances."""

@@ -486,10 +486,10 @@ def by_one_hot(z, v):
     return (jnp.exp(z) @ one_hot) @ one_hot.T
 
 
-def sum_over_segments(z, v):
+def sum_over_other_segments(z, v):
     e = jnp.exp(z[0])
     ids = jnp.array([0, 0, 1, 1])
-    return e / (jax.ops.segment_sum(e, ids, 2)[ids] + 1e-9)
+    return e / (jax.ops.segment_sum(e, ids, 2)[ids[::-1]] + 1e-9)
 
 
 UNREAD = {
@@ -519,7 +519,7 @@ UNREAD = {
     "another scale": lambda z, v: jnp.exp(z - jnp.log(jnp.exp(0.5 * z).sum(-1, keepdims=True))),
     "a product used besides": lambda z, v: (lambda n: (n.max(), n / jnp.exp(z).sum(-1)[:, None]))(jnp.exp(z) @ v),
     "a product returned too": lambda z, v: (lambda n: (n, n / jnp.exp(z).sum(-1)[:, None]))(jnp.exp(z) @ v),
-    "segments": sum_over_segments,
+    "segments": sum_over_other_segments,
     "stacked": lambda z, v: (lambda e: e / e.sum(0, keepdims=True))(jnp.stack([jnp.exp(z[:, 0]), jnp.exp(v[:, 0])])),
 }
 

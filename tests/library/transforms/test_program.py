@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softmax_jax.transforms.program import Node, Program, execute, execute_equation, trace
+from softmax_jax.transforms.execution import execute, execute_equation
+from softmax_jax.transforms.program import Node, Program, trace
 
 from .models import close, normal, run
 
@@ -70,8 +71,8 @@ def anew(function: Callable[..., Any], x: Any = X, factor: float | None = None, 
 def test_every_body_is_read_and_executed_again(name: str):
     function, primitive = PROGRAMS[name]
     names = [node.name for node in trace(function, (X,), {}).nodes]
-    assert primitive in names, f"this version of JAX calls {name} otherwise: see program.HOLDERS"
-    assert "sin" in names, f"the body of {primitive} is not where program.HOLDERS looks for it"
+    assert primitive in names, f"this version of JAX calls {name} otherwise: see bodies.HOLDERS"
+    assert "sin" in names, f"the body of {primitive} is not where bodies.HOLDERS looks for it"
     every = lambda x: (function(x), anew(function, x), anew(function, x, 1.0), anew(function, x, 2.0))  # noqa: E731
     wanted, same, opened, changed = run(every, X)
     jax.tree.map(np.testing.assert_array_equal, wanted, same)

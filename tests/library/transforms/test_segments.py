@@ -1,0 +1,206 @@
+"""Softmaxes over segments, as in graph attention, are swapped as if edited by hand, and probed segment by segment."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import softmax_jax as sj
+from tests.tiers import full_except
+
+from .models import close, normal, refused, run
+
+NODES, HEADS, EDGES = 5, 2, 12
+SENDERS = jnp.asarray(np.random.default_rng(0).integers(0, NODES, EDGES), jnp.int32)
+RECEIVERS = jnp.array([3, 0, 0, 1, 3, 3, 0, 1, 3, 0, 2, 3], jnp.int32)  # none is 4
+SHOWN = (jnp.arange(EDGES) % 4 > 0)[:, None]
+NODE_VALUES, LOGITS = normal(NODES, HEADS, 3), normal(EDGES, HEADS, seed=1)
+
+
+def total(values, ids=RECEIVERS, **options):
+    return jax.ops.segment_sum(values, ids, NODES, **options)
+
+
+def messages(weights, ids=RECEIVERS):
+    return total(weights[..., None] * NODE_VALUES[SENDERS], ids)
+
+
+def less_maximum(z, ids=RECEIVERS):
+    top = jax.ops.segment_max(z, ids, NODES)
+    return z - jnp.where(jnp.isfinite(top), top, 0)[ids]
+
+
+def of_jraph(z):
+    exponentials = jnp.exp(less_maximum(z))
+    return messages(exponentials / total(exponentials)[RECEIVERS])
+
+
+def without_maximum(z):
+    exponentials = jnp.exp2(z * 3)
+    return messages(exponentials * (1 / (total(exponentials) + 1e-16))[RECEIVERS])
+
+
+def one_maximum_and_a_temperature(z):
+    exponentials = jnp.exp((z - z.max()) / 0.7)
+    sums = total(exponentials)
+    return messages(exponentials / jnp.where(sums > 0, sums, 1).at[RECEIVERS].get(mode="fill", fill_value=1))
+
+
+def divided_after(z):
+    exponentials = jnp.exp(less_maximum(z))
+    return messages(exponentials) / jnp.maximum(total(exponentials), 1e-9)[..., None]
+
+
+def masked_exponentials(z):
+    exponentials = jnp.where(SHOWN, jnp.exp(less_maximum(z)), 0)
+    return messages(exponentials / (total(exponentials)[RECEIVERS] + 1e-9))
+
+
+def masked_logits(z):
+    return of_jraph(jnp.where(SHOWN, z, -1e30))
+
+
+ORDER = jnp.argsort(RECEIVERS)
+
+
+def ascending(z):
+    """Edges are sorted by their receivers, as the program says."""
+    z, ids = z[ORDER], RECEIVERS[ORDER]
+    exponentials = jnp.exp(less_maximum(z, ids))
+    weights = exponentials / total(exponentials, ids, indices_are_sorted=True)[ids]
+    return total(weights[..., None] * NODE_VALUES[SENDERS][ORDER], ids)
+
+
+PADDED = jnp.where(SHOWN[:, 0], RECEIVERS, NODES)
+
+
+def padded(z):
+    """Edges that are padding have a receiver beyond all nodes."""
+    exponentials = jnp.exp(z)
+    return messages(exponentials / total(exponentials, PADDED)[PADDED], PADDED)
+
+
+FORMS: dict[str, tuple[Callable[..., Any], float, Any]] = {
+    "jraph": (of_jraph, 1, None),
+    "no maximum": (without_maximum, 3 * np.log(2), None),
+    "one maximum": (one_maximum_and_a_temperature, 1 / 0.7, None),
+    "divided after": (divided_after, 1, None),
+    "masked exponentials": (masked_exponentials, 1, SHOWN),
+    "masked logits": (masked_logits, 1, SHOWN),
+    "ascending": (ascending, 1, None),
+    "padded": (padded, 1, SHOWN),
+}
+"""A layer of graph attention, the factor of its logits, and the edges that it shows."""
+PER_HEAD = sj.normalizer("ssmax", s=jnp.array([0.4, 0.9]))
+
+
+def sharper(z, axis: Any = -1, where: Any = None):
+    """A plain function, which sees padded rows."""
+    return jax.nn.softmax(2 * z, axis, where=where)
+
+
+def with_gradient(function):
+    def objective(z):
+        output = function(z)
+        return jnp.sin(output).sum(), output
+
+    return jax.value_and_grad(objective, has_aux=True)
+
+
+@pytest.mark.parametrize("name", full_except(FORMS, "jraph", "divided after", "masked exponentials"))
+def test_graph_attention_is_swapped_as_if_edited_by_hand(name: str):
+    layer, factor, where = FORMS[name]
+    (site,) = sj.sites(layer)(LOGITS)
+    assert (site.use, site.shape, site.axis) == ("segments", LOGITS.shape, -2)
+
+    def edited(z, normalizer):
+        return messages(sj.segments(jnp.float32(factor) * z, RECEIVERS, normalizer, NODES, where=where))
+
+    def every(z):
+        normalizers = PER_HEAD, sj.normalizer("entmax15"), sj.Normalizer(sharper)
+        swapped = [with_gradient(sj.swap(layer, normalizer))(z) for normalizer in normalizers]
+        wanted = [with_gradient(lambda z, n=normalizer: edited(z, n))(z) for normalizer in normalizers]
+        return swapped, wanted, sj.swap(layer, "softmax")(z), layer(z)
+
+    swapped, wanted, same, stock = run(every, LOGITS)
+    close(swapped, wanted, atol=2e-6)
+    np.testing.assert_array_equal(same, stock)
+
+
+@pytest.mark.parametrize("name", full_except(FORMS, "masked logits"))
+def test_rows_of_segments_are_those_of_padded_rows(name: str):
+    layer, factor, where = FORMS[name]
+    edges = [np.flatnonzero(node == RECEIVERS) for node in range(NODES)]
+    longest = max(map(len, edges))
+    places = jnp.array([[*own, *[EDGES] * (longest - len(own))] for own in edges])
+    seen = (places < EDGES)[..., None] & (True if where is None else jnp.pad(where, ((0, 1), (0, 0)))[places])
+
+    def dense(z):
+        """The same rows padded, with heads before the edges."""
+        rows = jnp.pad(z, ((0, 1), (0, 0)))[places] * jnp.float32(factor)
+        logits = jnp.where(jnp.broadcast_to(seen, rows.shape), rows, -1e30).swapaxes(1, 2)
+        return jax.nn.softmax(logits) @ jnp.ones((longest, 2))
+
+    def both(z):
+        options: dict[str, Any] = {"critical": True, "empty": "zeros"}
+        return [sj.probe(fun, "ssmax", **options)(z)[1][0] for fun in (layer, dense)]
+
+    found, wanted = run(both, LOGITS)
+    for measure in ("entropy", "largest", "visible", "top", "gap", "spread", "log_sum_exp", "critical"):
+        np.testing.assert_allclose(getattr(found, measure), getattr(wanted, measure), rtol=1e-5, atol=2e-6)
+    weights = np.asarray(sj.segments(jnp.float32(factor) * LOGITS, RECEIVERS, "ssmax", NODES, where=where))
+    order = np.asarray(ORDER) if name == "ascending" else np.arange(EDGES)
+    for node, own in enumerate(edges[: NODES - 1]):
+        for head in range(HEADS):
+            np.testing.assert_allclose(
+                weights[order][found.place[node, head], head], weights[own, head].max(), rtol=1e-6
+            )
+            if name != "padded":  # where a hidden edge belongs to no node
+                np.testing.assert_allclose(found.first[node, head], weights[own[0], head], atol=1e-6)
+
+
+def test_softmaxes_over_heads_or_one_entry_are_told_apart():
+    def layer(z):
+        z = z * jax.nn.softmax(z.sum(0, keepdims=True), 0)  # over an axis of size one: a factor of 1
+        mixed = jax.nn.softmax(normal(NODES, HEADS, seed=3))  # over heads
+        return jnp.einsum("nh,nhd->nd", mixed, of_jraph(z))
+
+    found = sj.sites(layer)(LOGITS)
+    assert [(site.use, site.axis, site.what) for site in found] == [
+        ("other", -2, "softmax of one entry"),
+        ("attention", -1, "softmax"),
+        ("segments", -2, "softmax over segments"),
+    ]
+    swapped = sj.swap(layer, "hardmax", where=lambda site: site.use == "segments")
+    edited = sj.swap(layer, {2: "hardmax"})
+    close(*run(lambda z: (swapped(z), edited(z)), LOGITS))
+
+
+def of_other_segments(z):
+    exponentials = jnp.exp(z)
+    return messages(exponentials / total(exponentials)[SENDERS])
+
+
+def of_every_graph(z):
+    exponentials = jnp.exp(z)
+    sums = jax.vmap(lambda e, ids: jnp.zeros((NODES, HEADS)).at[ids].add(e))(exponentials[None], RECEIVERS[None])
+    return messages(exponentials / sums[0][RECEIVERS])
+
+
+@pytest.mark.parametrize("layer", [of_other_segments, of_every_graph])
+def test_other_forms_are_listed_and_refused_in_one_line(layer: Any):
+    (site,) = sj.sites(layer)(LOGITS)
+    assert (site.use, site.what) == ("segments", "softmax over segments")
+    line = f"site 0 at {site.line} is softmax over segments, in a form that is not known, as "
+    refused(lambda: sj.swap(layer, "ssmax")(LOGITS), line)
+
+
+def test_numbers_that_do_not_fit_are_named_in_one_line():
+    swapped = sj.swap(of_jraph, sj.normalizer("ssmax", s=jnp.ones(3)))
+    (site,) = sj.sites(of_jraph)(LOGITS)
+    refused(
+        lambda: swapped(LOGITS), f"site 0, site_0 at {site.line}: LogLength.s has shape (3,) for logits of shape (12"
+    )

@@ -68,14 +68,11 @@ def measure(quick: bool) -> list[tuple[str, ...]]:
         return jax.jit(lambda *arguments: function(*arguments)).trace(*arguments)  # JAX knows no new lambda yet
 
     def seconds_of(work: Callable[[Callable[..., Any]], Any]) -> dict[str, Callable[[], float]]:
-        def run(function: Callable[..., Any]) -> Callable[[], float]:
-            return timed(lambda: [work(function)] and None)
-
-        return {name: run(function) for name, function in functions.items()}
+        return {name: timed(functools.partial(work, function)) for name, function in functions.items()}
 
     compiled = {name: trace(function).lower().compile() for name, function in functions.items()}
     steps = {name: timed(functools.partial(step, *arguments)) for name, step in compiled.items()}
-    tracing = seconds_of(trace) | {"sites": timed(lambda: [sj.sites(apply)(*arguments)] and None)}
+    tracing = seconds_of(trace) | {"sites": timed(lambda: sj.sites(apply)(*arguments))}
     compiling = seconds_of(lambda function: trace(function).lower().compile())
     parts = {
         "tracing": take_turns(tracing, 1 if quick else 7),

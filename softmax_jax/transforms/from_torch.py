@@ -1,10 +1,11 @@
 """`from_torch`: a PyTorch model as its weights and a JAX function, which `sites`, `swap`, `probe` and `calibrate` take.
 
-torchax runs the model's own Python code with JAX arrays. What it needs of torch, of JAX and of transformers is set here.
+torchax runs the model's own Python code with JAX arrays. What it needs of torch, JAX and transformers is set here.
 """
 
 import contextlib
 import importlib.metadata
+import itertools
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -22,8 +23,8 @@ from softmax_jax.refusal import Refusal, WrongType, require
 INSTALL = "'softmax-jax[torch]'"
 FITTING = {"torch": "2.13.0", "torchax": "0.0.13", "transformers": "5.24.0", "jax": "0.10.2"}
 """Versions that were tested together."""
-EAGER = {"attn": "eager", "experts": "batched_mm"}
-"""The implementations of transformers that are plain array programs: whole rows, and no choice by the data."""
+PLAIN = {"set_attn_implementation": "eager", "set_experts_implementation": "batched_mm"}
+"""The implementations of transformers that are plain programs of arrays: whole rows, and no choice by their values."""
 
 
 def from_torch(model: Any) -> tuple[dict[str, Array], Callable[..., Any]]:
@@ -59,15 +60,17 @@ def from_torch(model: Any) -> tuple[dict[str, Array], Callable[..., Any]]:
         raise WrongType(f"model is {checks.shown(model)}: it must be a torch.nn.Module, as from_pretrained returns it")
     if model.training:
         raise Refusal("model is in training mode, where dropout draws random numbers: call model.eval() first")
-    for kind, implementation in EAGER.items():
-        if set_implementation := getattr(model, f"set_{kind}_implementation", None):
-            set_implementation(implementation)
+    for part, setting in itertools.product(model.modules(), PLAIN):
+        if set_implementation := getattr(part, setting, None):
+            set_implementation(PLAIN[setting])
     env, module = torchax.default_env(), _module_of_arrays(torchax, model)
     with _settings():
         weights = env.t2j_copy(module.params | module.buffers)
 
     def apply(weights: dict[str, Array], *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, (args, kwargs))
+        args, kwargs = jax.tree.map(
+            lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, (args, kwargs)
+        )
         with _settings(), _refusals(), env:
             tensors, args, kwargs = env.j2t_iso((weights, args, kwargs))
             output = module.functional_call(torch.nn.Module.__call__, tensors, {}, *args, **kwargs)
@@ -110,7 +113,7 @@ def _dropped_overloads() -> Iterator[None]:
     """
     import torch  # pyright: ignore[reportMissingImports]
 
-    packet = torch._ops.OpOverloadPacket
+    packet: Any = torch._ops.OpOverloadPacket
     original = packet.__getattr__
 
     def look_up(self: Any, name: str) -> Any:

@@ -1,8 +1,8 @@
 """Writes the tables of models under docs/data from a run of their tests: python -m tests.models.table [--torch].
 
-`models.csv` has the models of JAX libraries; with --torch, `torch_models.csv` has those of transformers in PyTorch,
-which need another version of it. Further options are those of pytest. A model that is not run keeps the row that it
-has. Where a test fails nothing is written.
+`models.csv` has the models of JAX libraries. With --torch, `torch_models.csv` and docs/any_model.md have those of
+transformers in PyTorch, which need another version of it. Further options are those of pytest. A model that is not run
+keeps the row that it has. Where a test fails nothing is written.
 """
 
 import csv
@@ -11,15 +11,15 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from softmax_jax.files import write_csv
+from docs.claims import DATA, ROOT, any_model
+from softmax_jax.experiment.report.tables import put_into
+from softmax_jax.files import read_text, write_csv, write_whole
 from tests.models import torch_zoo, zoo
 
-DATA = Path(__file__).parents[2] / "docs" / "data"
 DIFFERENCES = ("hardmax", "ssmax", "entmax15", "gradient")
 """The largest from the model with an edited softmax call, relative to the largest entry."""
 COLUMNS = ("model", "version", "softmaxes", "masks", *DIFFERENCES)
@@ -90,6 +90,9 @@ def main() -> int:
     rows = {line[0]: line for line in list(csv.reader(path.read_text().splitlines()))[1:]} if path.exists() else {}
     rows |= {name: table.row(name, run.measured[name]) for name in table.names if name in run.measured}
     write_csv(path, table.columns, [rows[name] for name in table.names if name in rows])
+    if table.file == "torch_models.csv":
+        page = ROOT / any_model.PAGE
+        write_whole(page, put_into(read_text(page), {"torch": any_model.torch_table()}))
     return 0
 
 

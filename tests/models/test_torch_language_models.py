@@ -104,17 +104,19 @@ def test_what_a_swapped_model_writes_is_what_the_edited_one_writes(tmp_path: Pat
 def test_a_temperature_is_learned_for_each_layer_and_head_and_kept_as_json(name: str):
     model, _ = build(ARCHITECTURES[name])
     weights, apply = sj.from_torch(model)
-    batches = jax.random.randint(jax.random.key(0), (20, 2, 16), 0, 64, jnp.int32)
+    batch = jax.random.randint(jax.random.key(0), (2, 16), 0, 64, jnp.int32)
 
     def loss(apply, tokens):
         scores = jax.nn.log_softmax(apply(weights, tokens, use_cache=False)["logits"][:, :-1])
         return -jnp.take_along_axis(scores, tokens[:, 1:, None], -1).mean()
 
     def of_all(normalizer):
-        return float(jax.jit(lambda: loss(sj.swap(apply, normalizer), batches[0]))())
+        return float(jax.jit(lambda: loss(sj.swap(apply, normalizer), batch))())
 
-    same = [batches[0]] * 20  # so that the loss must fall
-    found = sj.calibrate(apply, "temperature", learn=("theta",), loss=loss, batches=same, optimizer=optax.adam(0.05))
+    same = [batch] * 20  # so that the loss must fall
+    found: Any = sj.calibrate(
+        apply, "temperature", learn=("theta",), loss=loss, batches=same, optimizer=optax.adam(0.05)
+    )
     numbers = {layer: normalizer.scale.theta.ravel().tolist() for layer, normalizer in found.items()}
     assert [len(heads) for heads in numbers.values()] == [4, 4]
     kept = json.loads(json.dumps(numbers))
@@ -175,7 +177,7 @@ def test_what_does_not_fit_is_said_with_the_versions_that_do(monkeypatch):
     model, _ = build(ARCHITECTURES["GPT-2"])
     with pytest.raises(Refusal, match=r"in training mode.*call model.eval\(\) first"):
         sj.from_torch(model.train())
-    with pytest.raises(TypeError, match="it must be a torch.nn.Module"):
+    with pytest.raises(TypeError, match=r"it must be a torch\.nn\.Module"):
         sj.from_torch("gpt2")
     monkeypatch.setattr("torchax.default_env", lambda: torch.ops.aten.norm.an_overload_that_was_dropped)
     with pytest.raises(Refusal, match=r"do not fit together.*pip install torch==2.13.0 torchax==0.0.13") as caught:

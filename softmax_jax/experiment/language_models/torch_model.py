@@ -4,13 +4,13 @@ The files are read by transformers. No code of the directory is run, and nothing
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 import softmax_jax as sj
@@ -21,14 +21,14 @@ from softmax_jax.experiment.language_models.known_keys import REFUSED
 from softmax_jax.experiment.language_models.measures import ROW_MEASURES, mean_measures
 from softmax_jax.experiment.language_models.model import Model
 from softmax_jax.refusal import Refusal, require
-from softmax_jax.transforms.from_torch import FITTING, INSTALL
+from softmax_jax.transforms.from_torch import INSTALL
 from softmax_jax.transforms.sites import Site
 
 LONGEST = 2**20
 """The context of a model that has no table of positions."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class TorchModel(Model):
     """A pretrained model of PyTorch with its tokenizer, as a JAX function; of its sizes only the first three count."""
 
@@ -73,7 +73,9 @@ def _load_whole(model_class: Any, path: Path, dtype: Any) -> Any:
         raise Refusal(f"{path} cannot be loaded by transformers ({type(error).__name__}: {problem})") from error
     for rule, names in [("has no", report["missing_keys"]), ("has unknown", report["unexpected_keys"])]:
         if names:
-            raise Refusal(f"{path} {rule} array {shown(min(names))}: its weights are not those of {model_class.__name__}")
+            raise Refusal(
+                f"{path} {rule} array {shown(min(names))}: its weights are not those of {model_class.__name__}"
+            )
     return model.eval()
 
 
@@ -88,13 +90,11 @@ def _with_values(model: Any) -> Any:
             self.model = model
 
         def forward(self, tokens: Any) -> dict[str, Any]:
-            cache = DynamicCache()  # which keeps all positions, where the model's own keeps those of a window
+            cache: Any = DynamicCache()  # which keeps all positions, where the model's own keeps those of a window
             output = self.model(input_ids=tokens, past_key_values=cache, use_cache=True)
             return {"logits": output.logits, "values": tuple(layer.values for layer in cache.layers)}
 
-    module = WithValues().eval()
-    module.set_attn_implementation = model.set_attn_implementation
-    return module
+    return WithValues().eval()
 
 
 def is_of_heads(site: Site) -> bool:
@@ -102,20 +102,20 @@ def is_of_heads(site: Site) -> bool:
     return site.use == "attention" and len(site.shape) == 4
 
 
-@functools.cache
-def swapped_to(model: TorchModel, normalizer: str | None) -> Callable[..., dict[str, Any]]:
-    """Returns the compiled function of a model under a normalizer; None for its own softmax."""
+def swapped_to(model: TorchModel, normalizer: str | None) -> Callable[..., Float[Array, "1 length tokens"]]:
+    """Returns the compiled function of a model's logits under a normalizer; None for its own softmax."""
     swapped = sj.swap(model.apply, normalizer, where=is_of_heads) if normalizer else model.apply
     return jax.jit(lambda weights, tokens: swapped(weights, tokens)["logits"])
 
 
 def torch_losses(
-    model: TorchModel, tokens: Int[Array, "passages length"], normalizer: str | None
+    model: TorchModel, tokens: Int[np.ndarray, "passages length"], normalizer: str | None
 ) -> Float[Array, "passages following"]:
     """Returns the loss of every token but the first of each passage, under a normalizer or the model's own softmax."""
+    compiled = swapped_to(model, normalizer)
 
     def losses(tokens: Int[Array, " length"]) -> Float[Array, " following"]:
-        logits = swapped_to(model, normalizer)(model.parameters, tokens[None])[0, :-1]
+        logits = compiled(model.parameters, tokens[None])[0, :-1]
         return jax.nn.logsumexp(logits, -1) - jnp.take_along_axis(logits, tokens[1:, None], -1)[:, 0]
 
     with jax.default_matmul_precision("highest"):
@@ -123,7 +123,7 @@ def torch_losses(
 
 
 def torch_head_measures(
-    model: TorchModel, tokens: Int[Array, "passages length"], edges: Sequence[int]
+    model: TorchModel, tokens: Int[np.ndarray, "passages length"], edges: Sequence[int]
 ) -> dict[str, Float[Array, "passages layers heads bins"]]:
     """Returns `HEAD_MEASURES` of every head under its own softmax, as means over the rows of each bin."""
 
@@ -139,11 +139,12 @@ def torch_head_measures(
 
 
 def write_on(
-    model: TorchModel, tokens: Int[Array, " length"], count: int, normalizer: str | None = None
+    model: TorchModel, tokens: Int[np.ndarray, " length"], count: int, normalizer: str | None = None
 ) -> Int[Array, " written"]:
     """Returns the tokens that a model writes after others, each the likeliest, from the whole text at every step."""
+    compiled = swapped_to(model, normalizer)
     text = jnp.zeros(len(tokens) + count, jnp.int32).at[: len(tokens)].set(tokens)  # what follows changes no token
     for place in range(len(tokens), len(text)):
-        logits = swapped_to(model, normalizer)(model.parameters, text[None])[0, place - 1]
+        logits = compiled(model.parameters, text[None])[0, place - 1]
         text = text.at[place].set(jnp.argmax(logits))
     return text[len(tokens) :]

@@ -9,6 +9,7 @@ With --write the times go to docs/data/torch_cost.csv.
 import dataclasses
 import functools
 import statistics
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 import softmax_jax as sj
-from benchmarks.timing import machine, take_turns, timed
+from benchmarks.timing import machine, take_turns
 from softmax_jax.experiment.commands.parse import parse
 from softmax_jax.experiment.report.tables import markdown_table
 from softmax_jax.files import write_csv
@@ -25,7 +26,8 @@ from softmax_jax.files import write_csv
 LAYERS, WIDTH, HEADS, LENGTH, WORDS = 24, 256, 8, 512, 1024
 DATA = Path(__file__).parents[1] / "docs" / "data" / "torch_cost.csv"
 COLUMNS = ("what", "function", "seconds", "least", "most", "times", "rounds")
-"""Seconds are medians; `times` is the median over that of the function of torchax in the same part."""
+"""Seconds are medians of processor time, which other programs on the machine disturb less; `times` is one
+over that of the function of torchax in the same part."""
 OF_TORCHAX = "the function of torchax"
 SWAPS = {"swapped to softmax": "softmax", "swapped to SSMax": "ssmax"}
 
@@ -58,6 +60,17 @@ def build(layers: int) -> tuple[Any, Callable[..., jax.Array]]:
     return weights, lambda weights, tokens: apply(weights, tokens, use_cache=False)["logits"]
 
 
+def cpu_timed(run: Callable[[], Any]) -> Callable[[], float]:
+    """Returns a function that runs it once and returns the seconds that the threads of this process took."""
+
+    def seconds() -> float:
+        start = time.process_time()
+        jax.block_until_ready(run())
+        return time.process_time() - start
+
+    return seconds
+
+
 def measure(quick: bool) -> list[tuple[str, ...]]:
     """Returns the rows of the table."""
     weights, apply = build(2 if quick else LAYERS)
@@ -68,14 +81,14 @@ def measure(quick: bool) -> list[tuple[str, ...]]:
         return jax.jit(lambda *arguments: function(*arguments)).trace(*arguments)  # JAX knows no new lambda yet
 
     def seconds_of(work: Callable[[Callable[..., Any]], Any]) -> dict[str, Callable[[], float]]:
-        return {name: timed(functools.partial(work, function)) for name, function in functions.items()}
+        return {name: cpu_timed(functools.partial(work, function)) for name, function in functions.items()}
 
     compiled = {name: trace(function).lower().compile() for name, function in functions.items()}
-    steps = {name: timed(functools.partial(step, *arguments)) for name, step in compiled.items()}
-    tracing = seconds_of(trace) | {"sites": timed(lambda: sj.sites(apply)(*arguments))}
+    steps = {name: cpu_timed(functools.partial(step, *arguments)) for name, step in compiled.items()}
+    tracing = seconds_of(trace) | {"sites": cpu_timed(lambda: sj.sites(apply)(*arguments))}
     compiling = seconds_of(lambda function: trace(function).lower().compile())
     parts = {
-        "tracing": take_turns(tracing, 1 if quick else 7),
+        "tracing": take_turns(tracing, 1 if quick else 5),
         "tracing and compiling": take_turns(compiling, 1 if quick else 3),
         "a step": take_turns(steps, 3 if quick else 25),
     }

@@ -29,12 +29,12 @@ def models_of_other_libraries() -> Iterator[tuple[str, str]]:
 
 
 def torch_table() -> str:
-    """Returns the table of models of PyTorch: where one is refused, the reason stands for what would be measured."""
+    """Returns the table of models of PyTorch: of one that is refused, the reason."""
     differences = {"outputs": "logits", "under SSMax": "ssmax", "weights": "weights"}
     return markdown_table(
         ["model", "kind", "softmaxes", *differences],
         [
-            [row["model"], row["kind"], f"refused: {row['refused']}", "", "", ""]
+            [row["model"], row["kind"], f"refused: {row['refused'].partition(' (')[0]}", "", "", ""]
             if row["refused"]
             else [row["model"], row["kind"], row["softmaxes"], *(f"{row[name]:.0e}" for name in differences.values())]
             for row in read("torch_models.csv").iter_rows(named=True)
@@ -50,7 +50,7 @@ def models_of_pytorch() -> Iterator[tuple[str, str]]:
     assert len(run) >= 20
     assert max(run.select("logits", "ssmax", "weights").max().row(0)) < 1e-5
     (version,) = models["version"].unique()
-    yield PAGE, f"{len(run)} small random models under transformers {version}"
+    yield PAGE, f"Tested are {len(run)} small random models under transformers {version}"
     yield PAGE, f"{len(models) - len(run)} more are refused"
 
 

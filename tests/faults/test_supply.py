@@ -14,6 +14,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 RUNTIME = ROOT / "requirements.txt"
 NAMED = {"flax": RUNTIME, "experiment": RUNTIME, "dev": ROOT / "requirements-dev.txt"}
 FILES = {extra: NAMED.get(extra, ROOT / f"requirements/{extra}.txt") for extra in PROJECT["optional-dependencies"]}
+WITHOUT_HASHES = ROOT / "requirements/torch.txt"
+"""Every build of PyTorch has other hashes, and its transformers is another than that of the models in JAX."""
 PIN = re.compile(r"[a-z0-9-]+==[\w.]+( ; [^#]+?)?( +--hash=sha256:[0-9a-f]{64})+ *")
 
 
@@ -36,7 +38,7 @@ def pins(path):
     return versions
 
 
-@pytest.mark.parametrize("path", sorted(set(FILES.values())), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted({*FILES.values()} - {WITHOUT_HASHES}), ids=lambda path: path.name)
 def test_every_requirement_is_one_version_with_its_hashes(path):
     lines = [line for line in lines_of(path) if not line.startswith("-r ")]
     assert lines

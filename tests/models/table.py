@@ -1,6 +1,8 @@
-"""Writes the table of models, docs/data/models.csv, from a run of their tests: python -m tests.models.table.
+"""Writes the tables of models under docs/data from a run of their tests: python -m tests.models.table [--torch].
 
-Options are those of pytest. A model that is not run keeps the row that it has. Where a test fails nothing is written.
+`models.csv` has the models of JAX libraries. With --torch, `torch_models.csv` and docs/any_model.md have those of
+transformers in PyTorch, which need another version of it. Further options are those of pytest. A model that is not run
+keeps the row that it has. Where a test fails nothing is written.
 """
 
 import csv
@@ -8,18 +10,23 @@ import importlib.metadata
 import re
 import sys
 from collections import defaultdict
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import pytest
 
-from softmax_jax.files import write_csv
-from tests.models.zoo import MODELS
+from docs.claims import DATA, ROOT, any_model
+from docs.torch_models import torch_table
+from softmax_jax.experiment.report.tables import put_into
+from softmax_jax.files import read_text, write_csv, write_whole
+from tests.models import torch_zoo, zoo
 
-TABLE = Path(__file__).parents[2] / "docs" / "data" / "models.csv"
 DIFFERENCES = ("hardmax", "ssmax", "entmax15", "gradient")
 """The largest from the model with an edited softmax call, relative to the largest entry."""
 COLUMNS = ("model", "version", "softmaxes", "masks", *DIFFERENCES)
+TORCH_DIFFERENCES = ("logits", "ssmax", "weights")
+"""The largest from PyTorch: of the model, of the model with its softmax edited, and of its weights."""
+TORCH_COLUMNS = ("model", "kind", "version", "softmaxes", "masks", *TORCH_DIFFERENCES, "refused")
 
 
 class Run:
@@ -34,7 +41,7 @@ class Run:
 
 
 def row(name: str, measured: dict[str, Any]) -> list[str]:
-    """Returns a line of the table."""
+    """Returns a line of the table of models of JAX libraries."""
     try:
         version = importlib.metadata.version(name.split()[0])
     except importlib.metadata.PackageNotFoundError:
@@ -43,13 +50,50 @@ def row(name: str, measured: dict[str, Any]) -> list[str]:
     return [name, version, measured["uses"], measured["masks"], *differences]
 
 
+def torch_row(name: str, measured: dict[str, Any]) -> list[str]:
+    """Returns a line of the table of models of PyTorch."""
+    kind = (torch_zoo.ARCHITECTURES | torch_zoo.REFUSED)[name].kind
+    differences = [f"{measured[of]:.0e}" if of in measured else "" for of in TORCH_DIFFERENCES]
+    found = [measured.get(of, "") for of in ("uses", "masks")]
+    return [name, kind, importlib.metadata.version("transformers"), *found, *differences, measured.get("refused", "")]
+
+
+class Table(NamedTuple):
+    """A file under docs/data, its columns and rows, and the tests that measure them."""
+
+    file: str
+    columns: Sequence[str]
+    tests: str
+    names: Sequence[str]
+    row: Callable[[str, dict[str, Any]], list[str]]
+
+
+TABLES = {
+    False: Table("models.csv", COLUMNS, "tests/models/test_models.py", [*zoo.MODELS], row),
+    True: Table(
+        "torch_models.csv",
+        TORCH_COLUMNS,
+        "tests/models/test_torch_models.py",
+        [*torch_zoo.ARCHITECTURES, *torch_zoo.REFUSED],
+        torch_row,
+    ),
+}
+"""By whether the models are of PyTorch."""
+
+
 def main() -> int:
-    run = Run()
-    if status := pytest.main(["-m", "", "tests/models/test_models.py", *sys.argv[1:]], plugins=[run]):
+    run, options = Run(), sys.argv[1:]
+    table = TABLES["--torch" in options]
+    selected = ["-m", "", "-W", "ignore::pytest.PytestAssertRewriteWarning", table.tests]  # jaxtyping is imported here
+    if status := pytest.main([*selected, *(each for each in options if each != "--torch")], plugins=[run]):
         return status
-    rows = {line[0]: line for line in list(csv.reader(TABLE.read_text().splitlines()))[1:]}
-    rows |= {name: row(name, measured) for name, measured in run.measured.items()}
-    write_csv(TABLE, COLUMNS, [rows[name] for name in MODELS if name in rows])
+    path = DATA / table.file
+    rows = {line[0]: line for line in list(csv.reader(path.read_text().splitlines()))[1:]} if path.exists() else {}
+    rows |= {name: table.row(name, run.measured[name]) for name in table.names if name in run.measured}
+    write_csv(path, table.columns, [rows[name] for name in table.names if name in rows])
+    if table.file == "torch_models.csv":
+        page = ROOT / any_model.PAGE
+        write_whole(page, put_into(read_text(page), {"torch": torch_table()}))
     return 0
 
 

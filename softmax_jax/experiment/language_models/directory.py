@@ -27,19 +27,24 @@ SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors")
 
 def load_directory(path: Path) -> Model:
     """Loads the model of a directory. Raises Refusal for files that are missing, damaged or of another model."""
-    missing = [name for name in ("config.json", "tokenizer.json") if not (path / name).exists()]
-    if missing or not any(path.glob("*.safetensors")):
-        raise Refusal(f"{path} has no {(*missing, '*.safetensors')[0]}: name the directory of a downloaded model")
+    check_files(path)
     config = Keys(path / "config.json", read_object(path / "config.json"))
     kind = read_architecture(config)
     arrays = _directory_arrays(path)
     queries = "model.layers.0.self_attn.q_proj.weight"
     description = describe_config(config, kind, count_rows(arrays, queries, path))
-    tokenizer = _file_tokenizer(path / "tokenizer.json", count_rows(arrays, MODEL_ARRAYS["embed"][1], path))
+    tokenizer = file_tokenizer(path / "tokenizer.json", count_rows(arrays, MODEL_ARRAYS["embed"][1], path))
     return Model(path.name, read_parameters(arrays, description, "model.layers", 1, path), description.sizes, tokenizer)
 
 
-def _file_tokenizer(path: Path, rows: int) -> "Tokenizer":
+def check_files(path: Path) -> None:
+    """Raises Refusal for a directory without a configuration, a tokenizer or weights."""
+    missing = [name for name in ("config.json", "tokenizer.json") if not (path / name).exists()]
+    if missing or not any(path.glob("*.safetensors")):
+        raise Refusal(f"{path} has no {(*missing, '*.safetensors')[0]}: name the directory of a downloaded model")
+
+
+def file_tokenizer(path: Path, rows: int) -> "Tokenizer":
     """Returns the tokenizer of a tokenizer.json."""
     content = read_bytes(path)
     tokenizers = require("tokenizers")

@@ -1,15 +1,19 @@
 """Loads llama-like models (Llama, SmolLM, Mistral, Qwen2) from a GGUF file or a directory of safetensors.
 
 A model is loaded as it was trained or not at all: every key and every array of its files is used, known to change
-nothing, or refused by name, before anything large is made.
+nothing, or refused by name, before anything large is made. Directories of other causal models are loaded through
+PyTorch.
 """
 
 import importlib.util
 from pathlib import Path
 
+from softmax_jax.experiment.language_models.configuration import ARCHITECTURES
 from softmax_jax.experiment.language_models.directory import load_directory
 from softmax_jax.experiment.language_models.gguf_model import load_gguf
+from softmax_jax.experiment.language_models.keys import read_object
 from softmax_jax.experiment.language_models.model import Model
+from softmax_jax.experiment.language_models.torch_model import load_torch
 from softmax_jax.refusal import Refusal
 
 SMOLLM2 = "smollm2"
@@ -24,7 +28,7 @@ def load(name: str) -> Model:
     """
     path = path_of(name)
     if path.is_dir():
-        return load_directory(path)
+        return load_torch(path) if _is_of_another_architecture(path / "config.json") else load_directory(path)
     if path.suffix == ".gguf" and path.exists():
         return load_gguf(path)
     raise Refusal(
@@ -36,6 +40,14 @@ def load(name: str) -> Model:
 def path_of(name: str) -> Path:
     """Returns the file or directory of a model. Raises Refusal for a package that is not installed."""
     return _packaged() if name == SMOLLM2 else Path(name)
+
+
+def _is_of_another_architecture(config: Path) -> bool:
+    """Says whether a config.json names one architecture, and none that the decoder computes."""
+    match read_object(config).get("architectures") if config.exists() else None:
+        case [str(name)]:
+            return name not in ARCHITECTURES
+    return False
 
 
 def _packaged() -> Path:

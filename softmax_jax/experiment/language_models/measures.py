@@ -57,23 +57,29 @@ def head_measures(
     parameters: Parameters, tokens: Int[Array, "passages length"], sizes: Sizes, edges: tuple[int, ...]
 ) -> dict[str, Float[Array, "passages layers heads bins"]]:
     """Returns `HEAD_MEASURES` of every head under its own softmax, as means over the rows of each bin."""
-    in_bin = bins(edges, tokens.shape[1])
-    means = jnp.asarray(in_bin / in_bin.sum(1, keepdims=True), jnp.float32)
-
-    def mean(rows: Float[Array, "layers heads rows"]) -> Float[Array, "layers heads bins"]:
-        return jnp.einsum("lhr,br->lhb", rows, means, precision="highest")
 
     def measure_passage(tokens: Int[Array, " length"]) -> dict[str, Array]:
         probed = sj.probe(lambda tokens: hidden(parameters, sizes, tokens, by_softmax)[1].value)
         values, sites = probed(tokens)
         row_measures = {name: _in_order(sites, name)[..., : len(tokens)] for name in ROW_MEASURES}
-        norms = jnp.linalg.norm(values, axis=-1).swapaxes(1, 2)  # (layers, key heads, positions)
-        norms = jnp.repeat(norms, sizes.heads // sizes.key_heads, 1)
-        row_measures |= {"sinks": (row_measures["first"] > SINK).astype(jnp.float32), "norm": norms}
-        row_measures["first_norm"] = jnp.broadcast_to(norms[..., :1], norms.shape)
-        return {name: mean(rows) for name, rows in row_measures.items()}
+        return mean_measures(row_measures, values.swapaxes(1, 2), edges)
 
     return jax.lax.map(measure_passage, tokens)
+
+
+def mean_measures(
+    row_measures: dict[str, Float[Array, "layers heads rows"]],
+    values: Float[Array, "layers key_heads rows size"],
+    edges: Sequence[int],
+) -> dict[str, Float[Array, "layers heads bins"]]:
+    """Returns `HEAD_MEASURES` as means over the rows of each bin, from those of the rows and from the heads' values."""
+    _, heads, rows = row_measures["entropy"].shape
+    in_bin = bins(edges, rows)
+    means = jnp.asarray(in_bin / in_bin.sum(1, keepdims=True), jnp.float32)
+    norms = jnp.repeat(jnp.linalg.norm(values, axis=-1), heads // values.shape[1], 1)
+    measures = row_measures | {"sinks": (row_measures["first"] > SINK).astype(jnp.float32), "norm": norms}
+    measures["first_norm"] = jnp.broadcast_to(norms[..., :1], norms.shape)
+    return {name: jnp.einsum("lhr,br->lhb", each, means, precision="highest") for name, each in measures.items()}
 
 
 def _in_order(sites: list[SiteRows], name: str) -> Float[Array, "layers heads rows"]:

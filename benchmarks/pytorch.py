@@ -71,8 +71,8 @@ def cpu_timed(run: Callable[[], Any]) -> Callable[[], float]:
     return seconds
 
 
-def measure(quick: bool) -> list[tuple[str, ...]]:
-    """Returns the rows of the table."""
+def time_parts(quick: bool) -> list[tuple[str, ...]]:
+    """Times the tracing, the compilation and a step of every contender; returns the rows of the table."""
     weights, apply = build(2 if quick else LAYERS)
     arguments = weights, jnp.arange(LENGTH, dtype=jnp.int32)[None] % WORDS
     functions = {OF_TORCHAX: apply} | {name: sj.swap(apply, normalizer) for name, normalizer in SWAPS.items()}
@@ -104,7 +104,7 @@ def main() -> None:
     """Measures, prints, writes."""
     arguments = parse(Arguments, description=__doc__)
     jax.config.update("jax_enable_compilation_cache", False)
-    rows = measure(arguments.quick)
+    rows = time_parts(arguments.quick)
     print(markdown_table(COLUMNS, rows), machine(), sep="\n")
     if arguments.write:
         write_csv(DATA, COLUMNS, rows)

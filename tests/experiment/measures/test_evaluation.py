@@ -62,7 +62,7 @@ def test_weights_sum_to_one_in_one_program_with_the_logits(names):
         return jnp.stack([models[0](batch, weigh).weights.sum() for weigh in normalizers])
 
     keys = set_keys(config.all_seeds[:2], 16, 64)
-    total = on_every_set(sums, models_of(task), two, keys, 64, tuple(map(normalizer, names)))
+    total = on_every_set(sums, models_of(task, two), keys, 64, tuple(map(normalizer, names)))
     np.testing.assert_allclose(total, 1, rtol=1e-5)
 
 

@@ -68,8 +68,8 @@ def accuracies(run: Loaded, normalizers: Sequence[str], items: int) -> pl.DataFr
     """Returns the accuracy of each model of a run under each normalizer on the stream's sets of a length."""
     drawn = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(run.seeds), *leaf.shape)), stream(items))
     named = tuple(map(normalizer, normalizers))
-    models = models_of(run.task, items=items * SETS * len(KEYS))
-    answers = set_by_set(on_every_set(right, models, run.parameters, drawn, run.task.at_once(items), named))
+    models = models_of(run.task, run.parameters, items=items * SETS * len(KEYS))
+    answers = set_by_set(on_every_set(right, models, drawn, run.task.at_once(items), named))
     rows = [
         (name, items, seed, 100 * float(share))
         for name, shares in zip(normalizers, answers.mean(1, dtype=np.float64).T)

@@ -85,12 +85,12 @@ def measure_rows(
     name: str, task: MaxRetrieval, parameters: Parameters, seeds: Sequence[int], lengths: Sequence[int], sets: int
 ) -> dict[int, Rows]:
     """Returns the rows of the models of a run by length; the task says how they are tested."""
+    models = models_of(task, parameters, items=sets * sum(lengths))
 
     def at(length: int) -> Rows:
         drawn = set_keys(seeds, length, sets, key_of(Draw.FIT))
-        models = models_of(task, items=sets * length)
         compute = best_of_true_item(task, length)
-        entropy, target = set_by_set(on_every_set(compute, models, parameters, drawn, task.at_once(length)))
+        entropy, target = set_by_set(on_every_set(compute, models, drawn, task.at_once(length)))
         # No loss was searched.
         nothing = np.zeros_like(entropy)
         grid = np.zeros((*entropy.shape, 1), np.float32)

@@ -135,12 +135,6 @@ def reader(task: SequenceTask, n: int, as_trained: bool) -> Callable[[Any, Key[A
     return read
 
 
-@functools.cache
-def merged(task: SequenceTask, trained_under: str) -> Callable[[Parameters], Any]:
-    """Returns a function from the parameters of a seed to its model; one function object for the same arguments."""
-    return functools.partial(nnx.merge, build_model(task, trained_under)[0])
-
-
 def accuracies(
     config: Config, parameters: Parameters, seed: int, n: int, normalizers: Normalizers | None
 ) -> list[float]:
@@ -150,8 +144,9 @@ def accuracies(
     """
     task = as_sequences(config)
     drawn = set_keys([seed], n, task.test_sets(n))
-    compute, models = reader(task, n, normalizers is None), merged(task, config.normalizer)
-    set_accuracies = on_every_set(compute, models, parameters, drawn, task.at_once(n), normalizers or {})
+    compute = reader(task, n, normalizers is None)
+    model = nnx.merge(build_model(task, config.normalizer)[0], parameters)
+    set_accuracies = on_every_set(compute, model, drawn, task.at_once(n), normalizers or {})
     return set_by_set(set_accuracies)[0].tolist()
 
 

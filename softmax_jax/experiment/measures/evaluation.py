@@ -12,12 +12,11 @@ import numpy as np
 import polars as pl
 from jaxtyping import Array, Float, Key
 
-from softmax_jax.experiment.measures.one_set import Heads, SetMeasures, heads_of
-from softmax_jax.experiment.measures.over_sets import models_of, on_every_set, set_by_set, two_at_a_time
+from softmax_jax.experiment.measures.one_set import SetMeasures, heads_of
+from softmax_jax.experiment.measures.over_sets import as_they_compile, models_of, on_every_set, set_by_set
 from softmax_jax.experiment.measures.sets import rooms_of, set_keys
 from softmax_jax.experiment.measures.table import BASELINE, EVALUATION, KEYS, MEASURES
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.experiment.tasks.retrieval_model import LONGEST_WHOLE
 from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.experiment.training.distributed import gathered
 from softmax_jax.experiment.training.run import Parameters
@@ -91,7 +90,7 @@ class Evaluation:
     """The key that sets are drawn from, as of `sets.key_of`; that of every table without one."""
     trained_under: str = BASELINE
     done: Callable[[float], None] = lambda items: None
-    """Called, from other threads, with each part of a length's items that is computed."""
+    """Called with each part of a length's items that is computed."""
 
     def __post_init__(self) -> None:
         check_seeds(self.parameters, self.seeds)
@@ -101,7 +100,7 @@ class Evaluation:
         if len(parts := self.task.parts()) > 1:
             names = ", ".join(parts)
             raise Refusal(f"task has {len(parts)} parts: {names}; they must be evaluated one by one: take task.parts()")
-        if not self.heads.ranked and self.references:
+        if self.references and not heads_of(self.task, self.task.test_lengths[0]).ranked:
             names = ", ".join(self.references)
             raise Refusal(f"references are {names}: the task {self.task.name} ranks no items, so give none")
 
@@ -112,11 +111,6 @@ class Evaluation:
         trained = None if learned else normalizer(self.trained_under)
         return tuple(chosen or trained for chosen in self.normalizers.values())
 
-    @functools.cached_property
-    def heads(self) -> Heads:
-        """Facts about the attention of the model; a model that is read only as it was trained may be any."""
-        return Heads(False, False) if set(self.replacing) == {None} else heads_of(self.task, self.task.test_lengths[0])
-
     def sets_at(self, length: int) -> int:
         """Returns the number of sets of each seed at a length."""
         if isinstance(self.sets, int):
@@ -125,47 +119,45 @@ class Evaluation:
 
     def at(self, length: int) -> Measured:
         """Returns the measures of every set of one length."""
-        return self._measured(length, self._computed(length, length))
+        return next(self.over((length,)))
 
     def over(self, lengths: Sequence[int] = ()) -> Iterator[Measured]:
         """Yields the measures of one length after the other; without `lengths` those of the task.
 
-        Lengths that share a program by `rooms_of` compile it once, and while one is computed, the next compiles. Raises
+        Lengths that share a program by `rooms_of` compile it once, and while one is computed, the next compile. Raises
         ValueError for a length that the task does not have, before anything is computed.
         """
         lengths = tuple(lengths or self.task.test_lengths)
         for length in lengths:
             self.task.check_length("lengths", length)
         rooms = rooms_of(self.task, lengths)
-        for length in lengths:  # or both threads below would make the same models, and compile for each
-            self._models(length, rooms[length])
-        # Two sets of a million items at once would take twice the memory.
-        in_turn = map if max(lengths) > LONGEST_WHOLE else two_at_a_time
-        computed = in_turn(lambda length: self._computed(length, rooms[length]), lengths)
-        return (self._measured(length, parts) for length, parts in zip(lengths, computed))
+        items = sum(rooms[length] * self.sets_at(length) for length in lengths)
+        trained_under = self.trained_under if None in self.replacing else None
+        models = models_of(self.task, self.parameters, trained_under, items)
+        parts = as_they_compile(self._parts(models, length, rooms[length]) for length in lengths)
+        return (self._measured(length, self._computed(length, calls)) for length, calls in zip(lengths, parts))
 
-    def _models(self, length: int, room: int) -> Callable[[Parameters], Any]:
-        """Returns the function from parameters to models; the same for all lengths that share a program."""
-        return models_of(self.task, self.trained_under if None in self.replacing else None, room * self.sets_at(length))
-
-    def _computed(self, length: int, room: int) -> list[dict[str, Array]]:
-        """Computes the measures of all sets of a length by a program with room for more items, part by part."""
+    def _parts(self, models: Any, length: int, room: int) -> list[tuple[Any, ...]]:
+        """Returns the arguments of `on_every_set` for each part of the sets, in a program with room for more items."""
         sets = self.sets_at(length)
         keys = set_keys(self.seeds, length, sets, self.key)
         drawn = keys, jnp.full(keys.shape, length, jnp.int32)
-        measures = SetMeasures(self.task, room, tuple(self.measures), tuple(self.references), self.heads)
-        compute = functools.partial(on_every_set, measures, self._models(length, room), self.parameters)
-        parts = math.gcd(sets, PARTS) if sets * room >= ITEMS_TO_DIVIDE else 1
-        results, size = [], sets // parts
-        for start in range(0, sets, size):
-            cut = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=size, axis=1)
-            part = drawn if size == sets else jax.tree.map(cut, drawn)
-            results.append(jax.block_until_ready(compute(part, self.task.at_once(room), self.replacing)))
-            self.done(length / parts)
+        measures = SetMeasures(self.task, room, tuple(self.measures), tuple(self.references))
+        size = sets // (math.gcd(sets, PARTS) if sets * room >= ITEMS_TO_DIVIDE else 1)
+        cuts = [slice(start, start + size) for start in range(0, sets, size)]
+        parts = [jax.tree.map(lambda leaf, cut=cut: leaf[:, cut], drawn) for cut in cuts]
+        return [(measures, models, part, self.task.at_once(room), self.replacing) for part in parts]
+
+    def _computed(self, length: int, calls: Sequence[tuple[Any, ...]]) -> list[dict[str, Array]]:
+        """Computes the measures of all sets of a length, part by part."""
+        results = []
+        for call in calls:
+            results.append(jax.block_until_ready(on_every_set(*call)))
+            self.done(length / len(calls))
         return results
 
     def _measured(self, length: int, parts: Sequence[dict[str, Array]]) -> Measured:
-        """Brings the parts of all processes together; not called by threads, as processes must gather in one order."""
+        """Brings the parts of all processes together."""
         wholes = [set_by_set(gathered(dict(values))) for values in parts]
         values = {name: np.concatenate([part[name] for part in wholes], 1) for name in wholes[0]}
         rows = max((values[name].shape[3] for name in values if MEASURES[name].of_row), default=1)

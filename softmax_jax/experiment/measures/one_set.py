@@ -119,7 +119,6 @@ class SetMeasures:
     """Items that the program has room for."""
     measures: tuple[str, ...]
     references: tuple[str, ...]
-    heads: Heads
 
     def __call__(
         self, models: tuple[Any, Any], drawn: tuple[Any, Any], normalizers: Sequence[Normalizer | None]
@@ -146,17 +145,18 @@ class SetMeasures:
 
     def under_each(self, normalizers: Sequence[Normalizer], model: Any, batch: Any, rho: Any) -> dict[str, Array]:
         """Returns the measures under each normalizer in the place of the model's softmaxes."""
+        heads = heads_of(self.task, self.task.test_lengths[0])
 
         def one_pass(index: Array) -> dict[str, Array]:
-            normalizer = one_of(self.heads.alone, normalizers, index)
+            normalizer = one_of(heads.alone, normalizers, index)
             scores, rows = attended(functools.partial(self.task.scores, model, batch, None), normalizer)
             facts = [row_facts(normalizer, rows) for normalizer in normalizers]
             beta, beyond = (jnp.stack(fact)[index] for fact in zip(*facts))
-            known = {"beta": beta, "extrapolates": beyond, "rho": rho if self.heads.ranked else None}
+            known = {"beta": beta, "extrapolates": beyond, "rho": rho if heads.ranked else None}
             whole = set_facts(self.task, scores, batch)
             return values_of(self.measures, whole, whole._replace(**rows._asdict(), **known))
 
-        return in_passes(self.heads.alone, one_pass, jnp.arange(len(normalizers), dtype=jnp.int32))
+        return in_passes(heads.alone, one_pass, jnp.arange(len(normalizers), dtype=jnp.int32))
 
 
 def set_facts(task: Task, scores: Array, batch: Any) -> Seen:

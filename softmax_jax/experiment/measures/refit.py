@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Key
 from softmax_jax import temperature
 from softmax_jax.experiment.measures.evaluation import Evaluation, check_seeds, task_of
 from softmax_jax.experiment.measures.one_set import HeadRows, Heads, attended, heads_of, in_passes
-from softmax_jax.experiment.measures.over_sets import models_of, on_every_set, set_by_set, two_at_a_time
+from softmax_jax.experiment.measures.over_sets import as_they_compile, models_of, on_every_set, set_by_set
 from softmax_jax.experiment.measures.sets import set_keys
 from softmax_jax.experiment.measures.table import KEYS
 from softmax_jax.experiment.tasks.task import Task
@@ -96,13 +96,17 @@ def search_lengths(
     check_seeds(parameters, seeds)
     heads = heads_of(task, task.test_lengths[0])
 
-    def rows(length: int) -> list[Rows]:
-        count = sets_of(task, length, sets)
-        run = functools.partial(on_every_set, searching(task, length, heads), models_of(task, items=count * length))
-        drawn = [set_keys(seeds, length, count, key) for key in keys]
-        return [set_by_set(run(parameters, key_sets, task.at_once(length))) for key_sets in drawn]
+    counts = {length: sets_of(task, length, sets) for length in lengths}
+    items = sum(length * count for length, count in counts.items())
+    models = models_of(task, parameters, items=items)
 
-    yield from two_at_a_time(rows, lengths)
+    def calls(length: int) -> list[tuple[Any, ...]]:
+        drawn = [set_keys(seeds, length, counts[length], key) for key in keys]
+        compute = searching(task, length, heads)
+        return [(compute, models, key_sets, task.at_once(length)) for key_sets in drawn]
+
+    for length_calls in as_they_compile(map(calls, lengths)):
+        yield [set_by_set(on_every_set(*call)) for call in length_calls]
 
 
 def fit_both(

@@ -1,15 +1,23 @@
 """What evaluate.py measures when it is not told, and what it says to go on with."""
 
+import sys
+import threading
+import traceback
 from pathlib import Path
 
 import pytest
 
+import softmax_jax
 from softmax_jax.experiment.commands.evaluate import Arguments, evaluate, next_step
 from softmax_jax.experiment.measures.evaluation import Evaluation
+from softmax_jax.experiment.measures.one_set import heads_of
 from softmax_jax.experiment.measures.runs import FITS, Loaded, names_of
 from softmax_jax.experiment.tasks.retrieval import Sort
 from softmax_jax.experiment.training.config import Config
 from softmax_jax.experiment.training.run_directory import SHIPPED
+from softmax_jax.normalizers import maps
+
+PACKAGE = Path(softmax_jax.__file__).parent
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -48,3 +56,26 @@ def test_runs_are_called_by_their_directories_or_by_whole_paths_where_those_are_
     assert names_of([Path("a/x"), Path("b/y")]) == ["x", "y"]
     assert names_of([Path("a/x"), Path("b/x")]) == ["a/x", "b/x"]
     assert names_of([SHIPPED / "paper", SHIPPED / "frontier"]) == ["our replication", "frontier"]
+
+
+class Reached(Exception):
+    """Ends an evaluation."""
+
+
+def test_at_most_nine_modules_lead_from_the_command_to_a_map(monkeypatch):
+    """To the model's own softmax: for the facts about its attention, then in the program, which a thread traces."""
+    weights, stacks = maps.Softmax.weights, []
+
+    def enter(softmax, row):
+        files = {Path(frame.f_code.co_filename) for frame, _ in traceback.walk_stack(sys._getframe())}
+        stacks.append([file.stem for file in files if file.is_relative_to(PACKAGE)])
+        if threading.current_thread() is not threading.main_thread():
+            raise Reached
+        return weights(softmax, row)
+
+    heads_of.cache_clear()
+    monkeypatch.setattr(maps.Softmax, "weights", enter)
+    with pytest.raises(Reached):
+        evaluate(Arguments(sets=2, lengths=(7,)))
+    assert len(stacks) > 1
+    assert all("maps" in stack and len(stack) <= 9 for stack in stacks), stacks

@@ -58,7 +58,7 @@ SAME = [
 ]
 
 
-@pytest.mark.parametrize(("given", "same"), SAME, ids=str)
+@pytest.mark.parametrize(("given", "same"), SAME)
 def test_a_text_or_anything_callable_is_a_normalizer(given, same):
     assert registry.as_normalizer(given) == same
 

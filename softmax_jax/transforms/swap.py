@@ -70,6 +70,7 @@ def swap(
 
     Example:
         >>> import jax
+        >>> import jax.numpy as jnp
         >>> attend = lambda q, k, v: jax.nn.softmax(q @ k.T) @ v
         >>> x = jnp.array([[1.0, 0.0], [0.0, 2.0]])
         >>> swap(attend, "hardmax")(x, x, x)

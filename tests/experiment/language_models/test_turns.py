@@ -12,8 +12,7 @@ from tests.experiment.language_models.plain_llama import TINY, tiny_arrays
 from tests.experiment.language_models.test_decoder import SIZES, as_parameters
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("length", [24, 520])  # in one block of queries, and in several
+@pytest.mark.parametrize("length", [24, pytest.param(520, marks=pytest.mark.full)])  # one block of queries, or several
 def test_a_swap_with_numbers_of_each_layer(length: int):
     parameters = as_parameters(tiny_arrays(50))
     tokens = jnp.asarray(np.random.default_rng(2).integers(0, 50, length).astype(np.int32))

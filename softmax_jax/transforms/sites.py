@@ -52,9 +52,10 @@ class Site:
     mask: Hides
     """How the model hides logits: by a predicate that selects, by large negative values, or both."""
     use: Use
-    """What happens to the weights. "attention": a product sums vectors under them; "choice": the largest are chosen;
-    "log": their logarithm is taken; "expectation": a product sums numbers under them; "output": the function returns
-    them; "other". "kernel", "blocks", "segments", "derivative" and "unread" cannot be read."""
+    """What happens to the weights. "attention": a product sums vectors under them; "segments": the same over segments,
+    as in graph attention; "choice": the largest are chosen; "log": their logarithm is taken; "expectation": a product
+    sums numbers under them; "output": the function returns them; "other". "kernel", "blocks", "derivative" and "unread"
+    cannot be read, and some forms of "segments"."""
     turns: int = 1
     """The turns of the scan over layers that it lies in: numbers may have these as their first axis. 1 without one."""
     what: str = "softmax"

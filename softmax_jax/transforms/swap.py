@@ -144,7 +144,8 @@ def choose(
                 remedy = INSIDE if site.use == "derivative" else "choose the model's plain attention"
                 raise Refusal(
                     f"site {site.index} at {site.line} is {site.what}, {why}: {remedy}, or leave the "
-                    "site as it is with where=lambda site: site.use == 'attention'"
+                    f"site as it is with where=lambda site: site.index != {site.index} and site.use in ('attention', "
+                    "'segments')"
                 )
             chosen.setdefault(traced, normalizer)
     if not chosen:

@@ -11,6 +11,7 @@ from softmax_jax.experiment.language_models.baking import bake
 from softmax_jax.experiment.language_models.loading import path_of
 from softmax_jax.experiment.language_models.model import Model
 from softmax_jax.experiment.language_models.temperatures import Learned, learn_temperatures
+from softmax_jax.experiment.language_models.torch_model import TorchModel
 from softmax_jax.files import LARGEST, exists, read_text, sha256_of
 from softmax_jax.refusal import Refusal
 
@@ -45,7 +46,12 @@ class Calibration:
 
 
 def calibrate(calibration: Calibration, model: Model) -> str:
-    """Learns, writes the new files, and returns the answer in sentences."""
+    """Learns, writes the new files, and returns the answer in sentences. Raises Refusal for a model of PyTorch."""
+    if isinstance(model, TorchModel):
+        raise Refusal(
+            f"--calibrate is for Llama, Mistral and Qwen2, and {calibration.model} runs in PyTorch: learn numbers with "
+            "softmax_jax.calibrate, and write them with softmax_jax.experiment.language_models.baking.bake"
+        )
     texts = [model.encode(read_text(path)) for path in calibration.texts]
     settings = {name: getattr(calibration, name) for name in ("budget", "with_needles", "length", "steps")}
     learned = learn_temperatures(model, texts, **settings)

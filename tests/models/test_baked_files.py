@@ -91,7 +91,7 @@ def test_a_gguf_of_another_model_is_refused(tmp_path):
 
 
 def test_temperatures_are_learned_within_a_budget(tmp_path, monkeypatch):
-    write_directory(tmp_path / "x", tiny_arrays(len(vocabulary()[0])))
+    write_directory(tmp_path / "x", tiny_arrays(len(vocabulary()[0])), max_position_embeddings=128)
     model = load(str(tmp_path / "x"))
     monkeypatch.setattr(needles, "single_tokens", lambda model, words: list(range(1, 1 + len(words.split()))))
     monkeypatch.setattr(temperatures, "RATE", 0.2)
@@ -100,6 +100,7 @@ def test_temperatures_are_learned_within_a_budget(tmp_path, monkeypatch):
     learn = functools.partial(learn_temperatures, model, [text], length=120, steps=4, batch=2)
     learned = learn(budget=10.0)
     assert learned.kept == 1.0
+    assert learned.needles
     assert learned.needles[1] < learned.needles[0]
     passage = text[None, -120:]
     drawn = [jnp.asarray(np.random.default_rng(seed).normal(size=THETA.shape), jnp.float32) for seed in range(6)]
@@ -127,15 +128,16 @@ def test_the_command_learns_bakes_and_says_what_it_brings_and_costs(tmp_path, mo
         main()
 
     type_words("--calibrate", "theta", "--needles", "--steps", "2", "--bake", "new")
-    *_, answer, text, wrote, following = [line for line in capsys.readouterr().out.splitlines() if line]
-    assert answer.startswith("Hidden facts that were not learned on: the answer's loss goes from")
+    *_, text, answer, wrote, following = [line for line in capsys.readouterr().out.splitlines() if line]
     assert "the budget is 1 %" in text
+    assert answer.startswith("Hidden facts that were held out: the answer's loss goes from")
     assert wrote.startswith("wrote new")
     assert following == "Next: softmax-jax language-model new --text 'ä b.txt'"
     assert json.loads((tmp_path / "new" / "baked.json").read_text())["texts"].keys() == {"ä b.txt"}
     load(str(tmp_path / "new"))
     for words, said in [
         (["--calibrate", "theta"], "--calibrate and --bake need each other"),
+        (["--needles"], "--needles, --budget and --steps are for learning: give --calibrate theta --bake NEW"),
         (["--calibrate", "s log n", "--bake", "b"], "a law of the length needs a program that has one"),
         (["--calibrate", "theta", "--bake", "new"], "--bake is new, which is there already"),
         (["--calibrate", "theta", "--bake", "b", "--budget", "1.5"], "it must be a share of the loss from 0 to 1"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from softmax_jax.experiment.commands.output import typed_path
-from softmax_jax.experiment.language_models.baking import bake
+from softmax_jax.experiment.language_models.baking import bake, find_queries
 from softmax_jax.experiment.language_models.loading import path_of
 from softmax_jax.experiment.language_models.model import Model
 from softmax_jax.experiment.language_models.temperatures import Learned, learn_temperatures
@@ -52,6 +52,7 @@ def calibrate(calibration: Calibration, model: Model) -> str:
             f"--calibrate is for Llama, Mistral and Qwen2, and {calibration.model} runs in PyTorch: learn numbers with "
             "softmax_jax.calibrate, and write them with softmax_jax.experiment.language_models.baking.bake"
         )
+    find_queries(path_of(calibration.model))  # which refuses what cannot be baked before hours of learning
     texts = [model.encode(read_text(path)) for path in calibration.texts]
     settings = {name: getattr(calibration, name) for name in ("budget", "with_needles", "length", "steps")}
     learned = learn_temperatures(model, texts, **settings)
@@ -72,11 +73,12 @@ def sentences(calibration: Calibration, learned: Learned, error: float) -> str:
     lines = [
         f"{sharper} of {layers * heads} heads became sharper: θ from {learned.theta.min():.2f} to "
         f"{learned.theta.max():.2f}, median {np.median(learned.theta):.2f}.",
-        f"Hidden facts that were not learned on: the answer's loss goes from {learned.needles[0]:.3f} to "
-        f"{learned.needles[1]:.3f} nats.",
-        f"Text that was not learned on: {learned.text[0]:.3f} to {learned.text[1]:.3f} nats a token ({rise:+.2f} %, "
-        f"the budget is {100 * calibration.budget:g} %).",
+        f"Text that was held out: {learned.text[0]:.3f} to {learned.text[1]:.3f} nats a token ({rise:+.2f} %, the "
+        f"budget is {100 * calibration.budget:g} %).",
     ]
+    if learned.needles:
+        before, after = learned.needles
+        lines.append(f"Hidden facts that were held out: the answer's loss goes from {before:.3f} to {after:.3f} nats.")
     if learned.kept < 1:
         lines.append(f"The budget allowed {100 * learned.kept:.0f} % of the logarithm of what was learned.")
     texts = " ".join(typed_path(path) for path in calibration.texts)

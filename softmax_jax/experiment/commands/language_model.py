@@ -1,5 +1,6 @@
 """Measures a pretrained language model and its heads under several normalizers, by the tokens that a row sees.
 
+With --calibrate it learns a temperature for each head instead, and writes them into a copy of the model.
 The losses and the measures of heads are kept in the output, so that a stopped run can be continued.
 The page index.html shows both.
 """
@@ -10,6 +11,7 @@ import hashlib
 import itertools
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,8 +42,10 @@ from softmax_jax.experiment.training.progress import Log, plain_console
 from softmax_jax.files import read_text
 from softmax_jax.refusal import Refusal
 from softmax_jax.temperature import checkpoint_sha256
+from softmax_jax.transforms.from_torch import FITTING
 
 EXAMPLE = "softmax-jax language-model smollm2 --text README.md docs/sharpness.md --output smollm2"
+BUDGET, STEPS = 0.01, 40
 OF_MODEL = "softmax"
 """The normalizer of the model itself."""
 
@@ -67,9 +71,9 @@ class Arguments:
     """Learn a number for each head instead of measuring: theta, a temperature."""
     needles: bool = False
     """Learn from facts hidden in the text too."""
-    budget: float = 0.01
+    budget: float = BUDGET
     """The share by which the loss of text that is held out may rise."""
-    steps: int = 40
+    steps: int = STEPS
     """Steps of learning, each on four passages of the longest of --lengths, and as many with facts."""
     bake: Path | None = None
     """A new directory or GGUF file: the model with what was learned written into its weights."""
@@ -77,6 +81,8 @@ class Arguments:
     def __post_init__(self) -> None:
         if (self.calibrate is None) != (self.bake is None):
             raise Refusal("--calibrate and --bake need each other: give --calibrate theta --bake NEW, or neither")
+        if self.calibrate is None and (self.needles, self.budget, self.steps) != (False, BUDGET, STEPS):
+            raise Refusal("--needles, --budget and --steps are for learning: give --calibrate theta --bake NEW too")
         if self.bake:
             self.calibration  # noqa: B018, which refuses what cannot be baked
         within("--steps", self.steps, 1, 2**20, 40)
@@ -148,6 +154,8 @@ def measure(arguments: Arguments, model: Model) -> list[pl.DataFrame]:
     ]
     modules = [read_text(Path(str(sys.modules[name.partition(":")[0]].__file__))) for name in weighs if ":" in name]
     tokens = [tokens.tolist() for _, tokens in texts]
+    if isinstance(model, TorchModel):  # whose sizes do not say all of its configuration
+        modules += [read_text(Path(arguments.model) / "config.json"), *(version(name) for name in FITTING)]
     inputs = (checkpoint_sha256(model.parameters), model.sizes, modules, edges, tokens)
     files = arguments.output / "measured" / hashlib.sha256(repr(inputs).encode()).hexdigest()[:16]
     compute([*heads, *losses], files)
@@ -155,7 +163,7 @@ def measure(arguments: Arguments, model: Model) -> list[pl.DataFrame]:
 
 
 def main() -> None:
-    """Measures, prints, and writes the page."""
+    """Measures, prints, and writes the page; or learns, and writes the new model."""
     with process.command(device_per_core=False):
         arguments = parse(Arguments, example=EXAMPLE, description=__doc__)
         KEPT.keep()

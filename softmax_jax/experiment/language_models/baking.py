@@ -3,9 +3,9 @@
 Only the numbers that make the queries change, in a copy; all other bytes are those of the old files.
 """
 
+import fnmatch
 import json
 import math
-import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from softmax_jax.experiment.language_models.directory import weight_files
 from softmax_jax.experiment.language_models.gguf_header import read_header
-from softmax_jax.experiment.language_models.keys import LARGEST_OBJECT, LARGEST_WEIGHTS, read_object, shown, unreadable
+from softmax_jax.experiment.language_models.keys import LARGEST_OBJECT, LARGEST_WEIGHTS, read_object, unreadable
 from softmax_jax.experiment.language_models.model import require
 from softmax_jax.experiment.language_models.queries import NOT_QUERIES, Queries, Shape, queries_in_gguf, queries_of
 from softmax_jax.files import PARTIAL, exists, make_directory, not_written, opened, sha256_of, versions, write_json
@@ -37,8 +38,11 @@ FACTORS = {
 
 The numbers of a block are d·q, d·q + m, or d·q - m·p with whole q and p. So d/θ and m/θ divide all of them by θ.
 """
-OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx")
-"""Files that may hold the old weights once more. They are not copied."""
+OTHER_WEIGHTS = (
+    *("*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.ot", ".git"),
+    *("*.tflite", "*.nemo", f"*{PARTIAL}"),
+)
+"""Files that may hold the old weights once more. They are not copied, unless the model is read from them."""
 
 
 class Numbers(NamedTuple):
@@ -84,43 +88,79 @@ def bake(
         Refusal: in one line, with nothing written, for a model in which θ is no factor of the queries, for numbers of
             another shape, for files that are damaged, for an output that is there.
 
+    Example:
+        >>> theta = np.full((30, 9), 0.9)  # 30 layers of 9 heads
+        >>> bake("SmolLM2-135M", theta, "SmolLM2-135M-sharper")  # doctest: +SKIP
+
     Source: Nikitina et al., "HeadScale", arXiv 2404.12224, has the factor as code of its own.
     """
     source, output, theta = Path(source), Path(output), np.asarray(theta, np.float64)
-    if not (theta > 0).all() or not np.isfinite(theta).all():
-        raise Refusal(f"theta has {shown(theta.min())}: each temperature must be a number above 0")
-    if exists(output):
-        raise Refusal(f"{output} is there already: name a new one")
+    plan = find_queries(source)
+    _check_theta(theta, plan, source)
+    record_file = output.with_name(f"{output.name}.{BAKED}") if source.is_file() else output / BAKED
+    for path in (output, record_file):
+        if exists(path):
+            raise Refusal(f"{path} is there already: name a new one")
     make_directory(output.parent)
     partial = output.with_name(f".{output.name}{PARTIAL}")
-    whole = source.is_dir()
     try:
-        error, files = (_bake_directory if whole else _bake_gguf)(source, theta, partial)
-        told = {"theta": theta.tolist(), "source": files, "rounding_error": error, "versions": versions()}
-        beside = partial / BAKED if whole else output.with_name(f"{output.name}.{BAKED}")
-        write_json(beside, told | dict(provenance or {}))
+        copies = _copy(source, partial, plan.files)
+        error = max(_scale_file(copies[file], arrays, theta, plan) for file, arrays in plan.files.items())
+        record = {
+            "theta": theta.tolist(),
+            "source": {file.name: sha256_of(file, LARGEST_WEIGHTS) for file in plan.files},
+            "rounding_error": error,
+            "versions": versions(),
+            **(provenance or {}),
+        }
+        write_json(partial / BAKED if partial.is_dir() else record_file, record)
         partial.rename(output)
     except OSError as problem:
         raise not_written(output, problem) from problem
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.unlink(missing_ok=True)
+        if partial.is_dir():
+            shutil.rmtree(partial, ignore_errors=True)
+        else:
+            partial.unlink(missing_ok=True)
     return error
 
 
-def _bake_directory(source: Path, theta: np.ndarray, partial: Path) -> tuple[float, dict[str, str]]:
-    """Writes the new directory. Returns the rounding error, and the SHA-256 of the old files."""
+class Plan(NamedTuple):
+    """What would change in the files of a model."""
+
+    queries: Queries
+    shape: Shape
+    files: dict[Path, list[Numbers]]
+    """The arrays that make the queries, by the file that holds them; files of weights without such, too."""
+
+
+def find_queries(source: Path) -> Plan:
+    """Returns what baking would change in a model, of which it reads no more than headers.
+
+    Raises Refusal for a model in which θ is no factor of the queries, and for files that are damaged or not whole.
+    """
+    queries, shape, files = (_of_directory if source.is_dir() else _of_gguf)(source)
+    own = {file: [array for array in arrays if queries.layer_of(array.name) is not None] for file, arrays in files}
+    for array in (array for arrays in own.values() for array in arrays):
+        if array.kind not in FLOATS and array.kind not in FACTORS:
+            raise Refusal(
+                f"{source}: {array.name} is of type {array.kind}, whose factors are not known: choose another"
+            )
+    layers = {queries.layer_of(array.name) for arrays in own.values() for array in arrays}
+    if layers != set(range(shape.layers)):
+        raise Refusal(
+            f"{source} has queries of {len(layers)} layers and tells of {shape.layers}: it is not whole, or names them "
+            "in another way; download all of it"
+        )
+    return Plan(queries, shape, own)
+
+
+def _of_directory(source: Path) -> tuple[Queries, Shape, list[tuple[Path, list[Numbers]]]]:
     queries, shape = queries_of(read_object(source / "config.json"), source)
-    files = sorted(source.glob("*.safetensors"))
-    arrays = {file: list(_safetensors(file)) for file in files}
-    _check_layers(theta, queries, shape, (array.name for held in arrays.values() for array in held), source)
-    shutil.copytree(source, partial, ignore=shutil.ignore_patterns(*OTHER_WEIGHTS, f"*{PARTIAL}"))
-    error = max(_scale_file(partial / file.name, held, theta, queries, shape) for file, held in arrays.items())
-    return error, {file.name: sha256_of(file, LARGEST_WEIGHTS) for file in files}
+    return queries, shape, [(file, list(_safetensors(file))) for file in weight_files(source)]
 
 
-def _bake_gguf(source: Path, theta: np.ndarray, partial: Path) -> tuple[float, dict[str, str]]:
-    """Writes the new GGUF file. Returns the rounding error, and the SHA-256 of the old one."""
+def _of_gguf(source: Path) -> tuple[Queries, Shape, list[tuple[Path, list[Numbers]]]]:
     gguf = require("gguf")
     header = read_header(source)
     if header.metadata.get("split.count", 0) > 1:
@@ -128,69 +168,87 @@ def _bake_gguf(source: Path, theta: np.ndarray, partial: Path) -> tuple[float, d
     queries, shape = queries_in_gguf(header.metadata, source)
     arrays = []
     for name, place in header.places.items():
-        kind = gguf.GGMLQuantizationType(place.kind)
+        if queries.layer_of(name) is None:
+            continue
+        try:
+            kind = gguf.GGMLQuantizationType(place.kind)
+        except ValueError:
+            raise Refusal(f"{source}: the array {name} is of type {place.kind}, which gguf does not know") from None
         block, size = gguf.GGML_QUANT_SIZES[kind]
-        rows, blocks = place.shape[:-1], place.shape[-1] // block
-        end = place.start + math.prod(rows) * blocks * size
-        arrays.append(
-            Numbers(name, place.start, end, kind.name, place.shape if kind.name in FLOATS else (*rows, blocks, size))
-        )
-    _check_layers(theta, queries, shape, header.places, source)
-    shutil.copyfile(source, partial)
-    return _scale_file(partial, arrays, theta, queries, shape), {source.name: sha256_of(source, LARGEST_WEIGHTS)}
+        *rows, width = place.shape
+        end = place.start + math.prod(rows) * width // block * size
+        if end > len(header.data):
+            raise Refusal(f"{source} is cut off: the array {name} ends at byte {end:,}; download it again")
+        held = place.shape if kind.name in FLOATS else (*rows, width // block, size)
+        arrays.append(Numbers(name, place.start, end, kind.name, held))
+    return queries, shape, [(source, arrays)]
 
 
 def _safetensors(file: Path) -> Iterator[Numbers]:
     """Yields the arrays of a file of safetensors: a length, a header in JSON, and bytes."""
-    with opened(file, LARGEST_WEIGHTS) as opened_file:
-        length = int.from_bytes(opened_file.read(8), "little")
-        text = opened_file.read(min(length, LARGEST_OBJECT))
+    with opened(file, LARGEST_WEIGHTS) as header:
+        length = int.from_bytes(header.read(8), "little")
+        text = header.read(min(length, LARGEST_OBJECT))
     size, start = file.stat().st_size, 8 + length
     try:
         for name, entry in json.loads(text).items():
             if name != "__metadata__":
-                first, last = entry["data_offsets"]
+                (first, last), kind, shape = entry["data_offsets"], entry["dtype"], tuple(entry["shape"])
                 if not 0 <= first <= last <= size - start:
                     raise ValueError(f"the array {name} ends behind the file")
-                yield Numbers(name, start + first, start + last, entry["dtype"], tuple(entry["shape"]))
+                if kind in FLOATS and math.prod(shape) * np.dtype(FLOATS[kind]).itemsize != last - first:
+                    raise ValueError(f"the array {name} has other bytes than its shape")
+                yield Numbers(name, start + first, start + last, kind, shape)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise unreadable(file, error) from None
 
 
-def _check_layers(theta: np.ndarray, queries: Queries, shape: Shape, names: Iterable[str], source: Path) -> None:
-    """Raises Refusal unless there are numbers and arrays for each layer, and one number where its heads share one."""
-    if theta.shape not in ((shape.layers, shape.heads), (shape.layers, 1)):
+def _check_theta(theta: np.ndarray, plan: Plan, source: Path) -> None:
+    """Raises Refusal unless there is a number above 0 for each head, and one number where heads share an array."""
+    if (wrong := theta[~(np.isfinite(theta) & (theta > 0))]).size:
+        raise Refusal(f"theta has {wrong[0]}: each temperature must be a number above 0")
+    layers, heads, _ = plan.shape
+    if theta.shape not in ((layers, heads), (layers, 1)):
         raise Refusal(
-            f"theta has the shape {theta.shape}, and {source} has {shape.layers} layers of {shape.heads} query heads: "
-            f"give ({shape.layers}, {shape.heads}) numbers, or ({shape.layers}, 1)"
+            f"theta has the shape {theta.shape}, and {source} has {layers} layers of {heads} query heads: give "
+            f"({layers}, {heads}) numbers, or ({layers}, 1)"
         )
-    if queries.by_layer and (theta != theta[:, :1]).any():
+    if plan.queries.by_layer and (theta != theta[:, :1]).any():
         raise Refusal(
             f"{source} normalises its queries with one weight for all heads of a layer, so only one θ per layer can be "
-            f"baked: give ({shape.layers}, 1) numbers"
-        )
-    found = {int(match[1]) for name in names if (match := re.fullmatch(queries.names, name))}
-    if found != set(range(shape.layers)):
-        raise Refusal(
-            f"{source} has queries of {len(found)} layers and tells of {shape.layers}: it is not whole, or names them "
-            "in another way; download all of it"
+            f"baked: give ({layers}, 1) numbers"
         )
 
 
-def _scale_file(file: Path, arrays: Iterable[Numbers], theta: np.ndarray, queries: Queries, shape: Shape) -> float:
+def _copy(source: Path, partial: Path, weights: Iterable[Path]) -> dict[Path, Path]:
+    """Copies a model, without files that may hold its weights once more. Returns the copies of its weights."""
+    if source.is_file():
+        shutil.copyfile(source, partial)
+        return {source: partial}
+    kept = {file.name for file in weights}
+
+    def left_out(directory: str, names: list[str]) -> set[str]:
+        return {
+            name
+            for name in names
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in OTHER_WEIGHTS) and name not in kept
+        }
+
+    shutil.copytree(source, partial, ignore=left_out, copy_function=shutil.copyfile)  # which copies no mode
+    partial.chmod(0o755)
+    return {file: partial / file.name for file in weights}
+
+
+def _scale_file(file: Path, arrays: Iterable[Numbers], theta: np.ndarray, plan: Plan) -> float:
     """Scales the queries in a file, in place, and returns the rounding error."""
     data, errors = np.memmap(file, np.uint8, "r+"), [0.0]
     for array in arrays:
-        if not (match := re.fullmatch(queries.names, array.name)):
-            continue
-        if array.kind not in FLOATS and array.kind not in FACTORS:
-            raise Refusal(f"{array.name} is of type {array.kind}, whose factors are not known: choose another")
-        of_layer = np.broadcast_to(theta[int(match[1])], shape.heads)
+        by_head = np.broadcast_to(theta[plan.queries.layer_of(array.name)], plan.shape.heads)
         for view in array.views(data):
-            values = np.moveaxis(view, queries.axis, 0)
-            head = queries.head_of(len(values), shape)
-            factor = np.where(head == NOT_QUERIES, 1.0, 1 / of_layer[head])
-            errors.append(_scale(values, factor, queries.offset, array.name))
+            values = np.moveaxis(view, plan.queries.axis, 0)
+            head = plan.queries.head_of(len(values), plan.shape)
+            factor = np.where(head == NOT_QUERIES, 1.0, 1 / by_head[head])
+            errors.append(_scale(values, factor, plan.queries.offset, array.name))
     data.flush()
     return max(errors)
 

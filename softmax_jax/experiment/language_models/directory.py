@@ -58,7 +58,7 @@ def file_tokenizer(path: Path, rows: int) -> "Tokenizer":
 def _directory_arrays(path: Path) -> dict[str, Stored]:
     """Returns the arrays of a directory, each of which is in one file. Raises Refusal for types that need scales."""
     arrays: dict[str, Stored] = {}
-    for file in _files(path):
+    for file in weight_files(path):
         if not file.exists():
             raise Refusal(f"{file} is missing: download all parts of the model")
         stored = _file_arrays(file)
@@ -75,7 +75,7 @@ def _directory_arrays(path: Path) -> dict[str, Stored]:
     return arrays
 
 
-def _files(path: Path) -> Iterable[Path]:
+def weight_files(path: Path) -> Iterable[Path]:
     """Returns the files with the arrays, as transformers chooses them: one, or those of an index; else all there are.
 
     Parts without an index are all parts that their names count.

@@ -46,6 +46,11 @@ class Queries(NamedTuple):
     offset: float = 0.0
     """What the model adds to the array before it multiplies by it."""
 
+    def layer_of(self, name: str) -> int | None:
+        """Returns the layer whose queries an array of this name makes; None for any other array."""
+        match = re.fullmatch(self.names, name)
+        return int(match[1]) if match else None
+
 
 def own_rows(features: int, shape: Shape) -> Int[np.ndarray, " features"]:
     """Returns the heads of a projection of queries alone.

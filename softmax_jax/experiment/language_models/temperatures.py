@@ -28,11 +28,15 @@ Each = Float[Array, "layers heads"]
 
 
 class Learned(NamedTuple):
-    """Temperatures, and the losses in nats a token, under softmax and under them, of what they were not learned on."""
+    """Temperatures, and losses in nats a token, under softmax and under them, of passages that they did not learn on.
+
+    On these passages of text the share that is kept was chosen.
+    """
 
     theta: Float[np.ndarray, "layers heads"]
     text: tuple[float, float]
-    needles: tuple[float, float]
+    needles: tuple[float, float] | None
+    """Of the answers to questions; None if there are none."""
     kept: float
     """The share of the learned log θ that the budget allowed."""
 
@@ -125,44 +129,59 @@ def learn_temperatures(
         seed: Seed of the passages, the facts and the questions.
 
     Returns:
-        The temperatures. Where the cost of those learned is beyond the budget, log θ is halved towards 0 until the cost
-        is within it, so that a budget of 0 that nothing meets gives θ = 1.
+        The temperatures. Where the cost of those learned is beyond the budget, the largest share of log θ that keeps it
+        is sought by bisection, so that a budget of 0 that nothing meets gives θ = 1.
 
     Raises:
-        Refusal: for a text that is shorter than two passages, and as `make_needles`.
+        Refusal: for a text whose last quarter is no longer than a passage, for passages beyond the model's context, and
+            as `make_needles`.
+
+    Example:
+        >>> learned = learn_temperatures(load("smollm2"), [tokens], budget=0.01)  # doctest: +SKIP
+        >>> bake("model.gguf", learned.theta, "sharper.gguf")  # doctest: +SKIP
     """
+    if length > model.sizes.context:
+        raise Refusal(f"a passage has {length} tokens: the model's context is {model.sizes.context} tokens")
     cuts = [len(tokens) * 3 // 4 for tokens in texts]
     learned_on, held_out = zip(*((tokens[:cut], tokens[cut:]) for tokens, cut in zip(texts, cuts)))
-    if short := next((len(tokens) for tokens in held_out if len(tokens) <= length), None):
-        raise Refusal(f"the last quarter of a text has {short} tokens, and a passage {length}: give a longer text")
+    if (shortest := min(map(len, held_out))) <= length:
+        raise Refusal(f"the last quarter of a text has {shortest} tokens, and a passage {length}: give a longer text")
     parameters, sizes = model.parameters, model.sizes
     loss = functools.partial(passage_loss, parameters, sizes=sizes)
     start = jnp.zeros((len(parameters["layers"]["query"]), sizes.heads), jnp.float32)
-    text, asked = _draw(model, learned_on, length, steps * batch, 2 * seed)
-    batches = Batch(*(array.reshape(steps, batch, *array.shape[1:]) for array in (text, loss(text, start), asked)))
+    draw = functools.partial(_draw, model, length=length, facts=FACTS if with_needles else 0)
+    text, questions = draw(learned_on, count=steps * batch, seed=2 * seed)
+    by_step = (array.reshape(steps, batch, *array.shape[1:]) for array in (text, loss(text, start), questions))
+    batches = Batch(*by_step)
     learned = descend(parameters, batches, jnp.float32(budget), start, sizes, with_needles)
-    text, asked = _draw(model, held_out, length, 4 * batch, 2 * seed + 1)
+    text, questions = draw(held_out, count=4 * batch, seed=2 * seed + 1)
     plain = float(loss(text, start).mean())
     kept = _within(lambda share: float(loss(text, share * learned).mean()) <= (1 + budget) * plain)
     log_theta = kept * learned
-    needles = [float(loss(asked, each, last=True).mean()) for each in (start, log_theta)]
     cost = plain, float(loss(text, log_theta).mean())
-    return Learned(np.exp(np.asarray(log_theta)), cost, (needles[0], needles[1]), kept)
+    before, after = (float(loss(questions, each, last=True).mean()) for each in (start, log_theta))
+    return Learned(np.exp(np.asarray(log_theta)), cost, (before, after) if with_needles else None, kept)
 
 
 def _draw(
-    model: Model, texts: Sequence[Int[np.ndarray, " tokens"]], length: int, count: int, seed: int
+    model: Model, texts: Sequence[Int[np.ndarray, " tokens"]], length: int, facts: int, count: int, seed: int
 ) -> tuple[Int[np.ndarray, "count length"], Int[np.ndarray, "count length"]]:
-    """Returns passages of the texts, and as many with hidden facts, which end with a question and its answer."""
+    """Returns passages of the texts, and as many that hide facts and end with a question and its answer.
+
+    Without facts the latter are passages too.
+    """
     random = np.random.default_rng(seed)
-    passages, asked = [], []
-    needles = [make_needles(model, tokens, length - 1, count, seed, FACTS) for tokens in texts]
-    for row, place in enumerate(random.integers(len(texts), size=count)):
-        first = random.integers(len(texts[place]) - length)
-        passages.append(texts[place][first : first + length])
-        drawn = needles[place]
-        asked.append(np.append(drawn.tokens[row], drawn.candidates[drawn.answer[row]]))
-    return np.stack(passages).astype(np.int32), np.stack(asked).astype(np.int32)
+    places = random.integers(len(texts), size=count)
+    firsts = [random.integers(len(texts[place]) - length) for place in places]
+    passages = np.stack([texts[place][first : first + length] for place, first in zip(places, firsts)])
+    if not facts:
+        return passages.astype(np.int32), passages.astype(np.int32)
+    drawn = [make_needles(model, tokens, length - 1, count, seed, facts) for tokens in texts]
+    questions = [
+        np.append(drawn[place].tokens[row], drawn[place].candidates[drawn[place].answer[row]])
+        for row, place in enumerate(places)
+    ]
+    return passages.astype(np.int32), np.stack(questions).astype(np.int32)
 
 
 def _within(fits: Callable[[float], bool]) -> float:

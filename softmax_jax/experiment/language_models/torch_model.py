@@ -23,6 +23,7 @@ from softmax_jax.experiment.language_models.model import Model
 from softmax_jax.refusal import Refusal, require
 from softmax_jax.transforms.from_torch import INSTALL
 from softmax_jax.transforms.sites import Site
+from softmax_jax.transforms.unread import UNREADABLE
 
 LONGEST = 2**20
 """The context of a model that has no table of positions."""
@@ -99,8 +100,11 @@ def _with_values(model: Any) -> Any:
 
 
 def is_of_heads(site: Site) -> bool:
-    """Says whether a site is attention of (batch, heads, queries, keys), and no router of experts of the same form."""
-    return site.use == "attention" and len(site.shape) == 4
+    """Says whether a site is attention of (batch, heads, queries, keys), and no router of experts of the same form.
+
+    A site that cannot be read may be attention too: a swap refuses it.
+    """
+    return site.use in UNREADABLE or (site.use == "attention" and len(site.shape) == 4)
 
 
 def swapped_to(model: TorchModel, normalizer: str | None) -> Callable[..., Float[Array, "1 length tokens"]]:

@@ -32,7 +32,7 @@ def require_sound(task: Task, normalizer: str) -> None:
     if normalizer == PLAIN:
         try:
             sites(under_softmax)(batch)
-        except ValueError as error:
+        except Refusal as error:
             raise Refusal(f"the model of the task {task.name} has no attention to measure: {error}") from None
         return
     same_model = _program(_scores(task, normalizer), batch) == _program(under_softmax, batch)

@@ -39,7 +39,8 @@ def write_checkpoint(path, kind="F32", files=1, **changes):
     path.mkdir()
     (path / "config.json").write_text(json.dumps(CONFIG | changes))
     (path / "tokenizer.json").write_text("{}")
-    (path / "pytorch_model.bin").write_text("the old weights once more")
+    for name in ("pytorch_model.bin", "consolidated.bin"):
+        (path / name).write_text("the old weights once more")
     for place in range(files):
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         data = b""
@@ -108,7 +109,7 @@ REFUSED = [
     ({"clip_qkv": 8.0}, "clips its queries"),
     ({"qk_layernorm": True}, "normalises its queries behind"),
     ({"auto_map": {"AutoModel": "x.Y"}}, "code that comes with the model"),
-    ({"num_hidden_layers": 3}, r"theta has the shape \(2, 4\), and .*old has 3 layers of 4 query heads"),
+    ({"num_hidden_layers": 3}, "has queries of 2 layers and tells of 3"),
     ({"num_attention_heads": None}, "num_attention_heads is None: it must be a whole number"),
     ({"architectures": ["GPT2LMHeadModel"]}, "has queries of 0 layers and tells of 2"),
 ]
@@ -125,7 +126,9 @@ def test_what_cannot_be_baked_exactly_is_refused_and_nothing_is_written(tmp_path
 def test_numbers_and_files_that_do_not_fit_are_refused(tmp_path):
     write_checkpoint(tmp_path / "old", "F16")
     for theta, output, words in [
-        (THETA * 0, "new", "each temperature must be a number above 0"),
+        (THETA * 0, "new", "theta has 0.0: each temperature must be a number above 0"),
+        (THETA * np.inf, "new", "theta has inf: each temperature"),
+        (THETA[:, :3], "new", r"theta has the shape \(2, 3\), and .*old has 2 layers of 4 query heads"),
         (THETA * 1e-9, "new", "would have numbers beyond the type float16"),
         (THETA, "old", "is there already"),
     ]:

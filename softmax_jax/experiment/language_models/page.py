@@ -29,8 +29,8 @@ SHOWN = {
 LEGEND = 120
 """Pixels of a legend."""
 TICKS = [-3, -1, -0.3, -0.1, -0.03, -0.01, 0, 0.01, 0.03, 0.1, 0.3, 1, 3]
-APART = 5
-"""Pixels between the normalizers at one length, whose intervals would hide each other."""
+APART = 12
+"""Pixels from the first to the last normalizer at one length, whose intervals would hide each other."""
 
 
 def heads_chart(frame: pl.DataFrame, name: str, *title: str) -> charts.Chart:
@@ -51,14 +51,16 @@ def loss_chart(cost: pl.DataFrame, *title: str) -> charts.Chart:
     """Draws what each normalizer costs by the tokens seen, as `paired_losses` gives it, a panel for each text."""
     names = cost.filter(pl.col("normalizer") != "softmax")["normalizer"].unique(maintain_order=True).to_list()
     more, half = pl.col("more"), pl.col("half")
-    frame = cost.filter(pl.col("normalizer").is_in(names)).with_columns(n="below", low=more - half, high=more + half)
+    places = pl.col("normalizer").replace_strict({name: place for place, name in enumerate(names)})
+    drawn = cost.filter(pl.col("normalizer").is_in(names))
+    frame = drawn.with_columns(n="below", low=more - half, high=more + half, place=places)
     x = charts.length_axis(sorted(set(cost["below"])), "tokens that a row sees, fewer than")
     base = alt.Chart(charts.data(frame)).encode(x=x, color=charts.colour_by("normalizer", palette(names)))
     scale = alt.Scale(type="symlog", constant=0.01)
     y = alt.Y("more:Q", title="loss more than softmax (nats)", scale=scale, axis=alt.Axis(values=TICKS, format=".2~f"))
     layers = []
-    for place, name in enumerate(names):
-        own, shift = base.transform_filter(alt.datum.normalizer == name), APART * (place - (len(names) - 1) / 2)
+    for place in range(len(names)):  # by their places, as a chart's names become those that readers know
+        own, shift = base.transform_filter(alt.datum.place == place), APART * ((place + 0.5) / len(names) - 0.5)
         layers.append(own.mark_rule(strokeWidth=2, xOffset=shift).encode(y=charts.renamed(y, "low:Q"), y2="high:Q"))
         layers.append(own.mark_line(point={"xOffset": shift}, xOffset=shift).encode(y=y))
     columns = min(2, cost["text"].n_unique())

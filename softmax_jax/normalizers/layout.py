@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Integer, Shaped
 
 from softmax_jax.normalizers.arithmetic import as_pivot, subtract_pivot
 from softmax_jax.refusal import Refusal
@@ -165,7 +165,7 @@ class Segments(Layout):
     ascending: bool = dataclasses.field(default=False, metadata={"static": True})
 
     @classmethod
-    def of(cls, ids: Int[ArrayLike, " entries"], count: int, ascending: bool) -> "Segments":
+    def of(cls, ids: Integer[ArrayLike, " entries"], count: int, ascending: bool) -> "Segments":
         """Returns the layout of segments 0 to `count` - 1, with a row before and one after them for all other ids."""
         # So no id is out of bounds, and ids that ascend still do: of 2 segments (-3, 0, 1, 7) become (0, 1, 2, 3).
         return cls(jnp.clip(jnp.asarray(ids, jnp.int32), -1, count) + 1, count + 2, ascending)

@@ -1,8 +1,9 @@
 """Says where the entries of rows lie in an array: along axes of it, or in segments of its first axis.
 
-All that reduces over a row is here, so that maps, scales and searches have one code path for both. A number of each row
-is *spread* where it broadcasts against the entries. Along axes it has those at size 1, and is spread as it is. Of
-segments there is one number each, and each entry gets that of its segment.
+The reductions that maps, scales and searches share are here, so that these have one code path for both. What sorts a
+row, as sampling does, does so by itself. A number of each row is *spread* where it broadcasts against the entries.
+Along axes it has those at size 1, and is spread as it is. Of segments there is one number each, and each entry gets
+that of its segment.
 """
 
 import abc

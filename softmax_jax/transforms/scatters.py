@@ -65,9 +65,9 @@ def is_of_segments(value: Value, ids: Value) -> bool:
 
 
 def _unwrap_ids(indices: Value, size: int) -> tuple[Value, bool]:
-    """Returns the ids of a scatter or gather before JAX lays them out, and whether it counts negative ones from the end.
+    """Returns the ids of a scatter or gather as the model gave them, and whether negative ones count from the end.
 
-    `size` is that of the axis that the ids point into.
+    JAX lays ids out before it uses them. The size is that of the axis that they point into.
     """
     from_end = False
     # select_n (lt i 0) i (add i n) lays out as (n, 1): one index for each entry. What has one axis is the ids.

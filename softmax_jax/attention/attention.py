@@ -95,9 +95,9 @@ def dot_product_attention(
         query_seq_lengths, key_value_seq_lengths: One whole number for each batch entry. Later positions are hidden.
         local_window_size: Shows keys at most (left, right) positions from the query. One number stands for both.
         segment_ids: The document of each position where several are packed into one row, as whole numbers of shape
-            (batch, length); or a pair of them for queries and keys, such as `SegmentIds` of the kernels of JAX. A query
-            sees the keys with its own id. So n, and the position that a scale reads from it, restart in each document.
-            Padding takes an id of its own.
+            (batch, length); or a pair (query_ids, key_ids) of such arrays, as `SegmentIds` of the kernels of JAX. A
+            query sees the keys with its own id. So n, and the position that a scale reads from it, restart in each
+            document. Padding takes an id of its own.
         normalizer: A `Normalizer`, its name, as in "ssmax(s=0.43)", or any function with the signature of
             `jax.nn.softmax`. Its numbers per head have the shape (heads, 1, 1).
         implementation: "dense" forms all logits at once. "streaming" forms those of a block of queries at a time, in

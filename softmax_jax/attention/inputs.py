@@ -210,7 +210,12 @@ def as_lengths(name: str, lengths: Given, batch: int) -> Lengths:
 
 
 def as_segments(ids: Any, batch: tuple[int, ...], queries: int, keys: int) -> tuple[Ids, Ids]:
-    """Returns the segment ids of queries and keys with a batch axis, from one array for both or from a pair."""
+    """Returns the segment ids of queries and keys with a batch axis, from one array for both or from a pair.
+
+    Raises:
+        TypeError: For ids that are not whole numbers.
+        ValueError: For ids of another shape than (*batch, length), and for a tuple that is no pair.
+    """
     if ids is None:
         return None, None
     pair = tuple(ids) if isinstance(ids, tuple) else (ids, ids)

@@ -204,7 +204,8 @@ def floats(name: str, array: Any) -> None:
 def array(name: str, value: Any, also: Any = ()) -> Any:
     """Returns a value that is an array, or of the types in `also`, as an array in a type that JAX has here.
 
-    An array of numpy stays one, because JAX would compile a program to convert it. Raises TypeError for other values.
+    An array of numpy stays one, because JAX would compile a program to convert it. Raises TypeError for other values,
+    and ValueError for whole numbers that the type does not hold.
     """
     plain(name, value)
     if not is_array(value) and not isinstance(value, also):
@@ -212,7 +213,10 @@ def array(name: str, value: Any, also: Any = ()) -> Any:
     if any(map(is_jax, jax.tree.leaves(value))):
         return value if isinstance(value, jax.ShapeDtypeStruct) else jnp.asarray(value)
     value = np.asarray(value)
-    return value.astype(jnp.result_type(value))
+    converted = value.astype(jnp.result_type(value))
+    if value.dtype.kind in "iu" and (changed := converted != value).any():
+        raise Refusal(f"{name} holds {value[changed][0]}, and JAX has {converted.dtype} here: give smaller numbers")
+    return converted
 
 
 def flag(name: str, value: Any) -> None:

@@ -1,8 +1,9 @@
 """Says where the entries of rows lie in an array: along axes of it, or in segments of its first axis.
 
-All that reduces over a row is here, so that maps, scales and searches have one code path for both. A number of each row
-is *spread* where it broadcasts against the entries. Along axes it has those at size 1, and is spread as it is. Of
-segments there is one number each, and each entry gets that of its segment.
+The reductions that maps, scales and searches share are here, so that these have one code path for both. What sorts a
+row, as sampling does, does so by itself. A number of each row is *spread* where it broadcasts against the entries.
+Along axes it has those at size 1, and is spread as it is. Of segments there is one number each, and each entry gets
+that of its segment.
 """
 
 import abc
@@ -13,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Integer, Shaped
 
 from softmax_jax.normalizers.arithmetic import as_pivot, subtract_pivot
 from softmax_jax.refusal import Refusal
@@ -165,7 +166,7 @@ class Segments(Layout):
     ascending: bool = dataclasses.field(default=False, metadata={"static": True})
 
     @classmethod
-    def of(cls, ids: Int[ArrayLike, " entries"], count: int, ascending: bool) -> "Segments":
+    def of(cls, ids: Integer[ArrayLike, " entries"], count: int, ascending: bool) -> "Segments":
         """Returns the layout of segments 0 to `count` - 1, with a row before and one after them for all other ids."""
         # So no id is out of bounds, and ids that ascend still do: of 2 segments (-3, 0, 1, 7) become (0, 1, 2, 3).
         return cls(jnp.clip(jnp.asarray(ids, jnp.int32), -1, count) + 1, count + 2, ascending)

@@ -1,4 +1,4 @@
-"""A row of logits as maps and scales see it: whole, along one axis, with -inf where an entry is hidden.
+"""A row of logits as maps and scales see it: its entries, with -inf where one is hidden.
 
 What hides an entry is settled here, once for a call. A mask, called `where` as in `jax.nn.softmax`, is True at the
 visible entries. Masked entries enter no maximum, no sum and no count, get a weight of exactly 0, and send back a
@@ -287,7 +287,7 @@ def compute_rows(
     low_hides: bool = True,
     out: PartitionSpec | None = None,
 ) -> Any:
-    """Returns function(row, *operands) of the rows of logits, computed as one operation: the only way to a `Row`.
+    """Returns function(row, *operands) of the rows of logits, computed as one operation.
 
     Arguments:
         function: A function of a `Row` and of the operands.

@@ -16,13 +16,15 @@ from jaxtyping import Array, Float, Shaped
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.layout import NeedsAxis, Segments
-from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
-from softmax_jax.normalizers.row import AnyMask, axis_and_mask, weigh, weigh_rows
+from softmax_jax.normalizers.row import AnyMask, Mask, axis_and_mask, weigh, weigh_rows
 from softmax_jax.refusal import Refusal
 
 PADDED_ENTRIES = 2**22
 """Entries of the padded rows that are formed at once: 16 MiB in float32."""
+
+MOST = 2**31 - 3
+"""The largest id: the layout counts in int32, with a row before all segments and one after them."""
 
 
 def segments(
@@ -79,12 +81,30 @@ def segments(
     ids, count = _as_ids(segment_ids, jnp.shape(logits), num_segments, indices_are_sorted)
     logits = jnp.asarray(logits)
     layout = Segments.of(ids, count, indices_are_sorted)
+    return weigh_segments(normalizer, logits, layout, where, ids, max_length, low_hides=True)
+
+
+def weigh_segments(
+    part: Any,
+    logits: Float[Array, "entries *rest"],
+    layout: Segments,
+    where: Mask,
+    ids: Any,
+    max_length: int | None = None,
+    *,
+    low_hides: bool,
+) -> Float[Array, "entries *rest"]:
+    """Weighs logits and a mask that are checked by a map or a normalizer, in the segments of a layout made of ids.
+
+    Entries of no segment get weight 0.
+    """
     inside = layout.inside(logits.ndim)
     where = inside if where is None else where & inside
     try:
-        return weigh_rows(normalizer, logits, layout, where, low_hides=True)
+        return weigh_rows(part, logits, layout, where, low_hides=low_hides)
     except NeedsAxis:
-        return _weigh_padded(normalizer, logits, layout, where, ids, _longest(ids, max_length))
+        length = _longest(ids, layout.count - 2, max_length)
+        return _weigh_padded(part, logits, layout, where, ids, length, low_hides)
 
 
 def _as_ids(ids: Any, shape: tuple[int, ...], count: int | None, ascending: bool) -> tuple[Any, int]:
@@ -96,7 +116,7 @@ def _as_ids(ids: Any, shape: tuple[int, ...], count: int | None, ascending: bool
             f"of the logits, which have shape {shape}"
         )
     checks.flag("indices_are_sorted", ascending)
-    known = np.asarray(ids) if checks.is_known(ids) else None
+    known = _as_known(ids)
     if count is not None:
         checks.whole("num_segments", count, 0, 16)
     elif known is None:
@@ -120,13 +140,24 @@ def _as_ids(ids: Any, shape: tuple[int, ...], count: int | None, ascending: bool
     return ids, int(count)
 
 
-def _longest(ids: Any, max_length: int | None) -> int:
+def _as_known(ids: Any) -> Any:
+    """Returns ids in int64, in which their differences have a sign; None if they are traced."""
+    if not checks.is_known(ids):
+        return None
+    known = np.asarray(ids)
+    if known.size and known.max() > MOST:
+        raise Refusal(f"segment_ids holds {known.max()}; each must be at most {MOST}: number the segments from 0")
+    return known.astype(np.int64)
+
+
+def _longest(ids: Any, count: int, max_length: int | None) -> int:
     """Returns the length of padded rows: that of the longest segment if known, else a bound."""
     if max_length is not None:
         checks.whole("max_length", max_length, 1, 128)
-    if not checks.is_known(ids):
+    known = _as_known(ids)
+    if known is None:
         return ids.shape[0] if max_length is None else int(max_length)
-    counts = np.bincount(np.asarray(ids), minlength=1)
+    counts = np.bincount(known[(known >= 0) & (known < count)], minlength=1)
     longest = int(counts.max())
     if max_length is not None and longest > max_length:
         raise Refusal(
@@ -137,14 +168,20 @@ def _longest(ids: Any, max_length: int | None) -> int:
 
 
 def _weigh_padded(
-    normalizer: Normalizer, logits: Float[Array, "entries *rest"], layout: Segments, where: Array, ids: Any, length: int
+    part: Any,
+    logits: Float[Array, "entries *rest"],
+    layout: Segments,
+    where: Array,
+    ids: Any,
+    length: int,
+    low_hides: bool,
 ) -> Float[Array, "entries *rest"]:
     """Returns weights of segments as rows padded to a length, a block of segments at a time."""
     # Of the ids (1, 0, 1) the order is (1, 0, 2), and segment 1 has the places 1 and 2 in it. At a length of 2 the rows
     # are the entries (1, -) and (0, 2).
     entries, *rest = logits.shape
     count, where = layout.count - 2, jnp.broadcast_to(where, logits.shape)
-    if not entries or not count:
+    if not logits.size or not count:
         return jnp.zeros_like(logits)
     order = np.argsort(ids, kind="stable") if checks.is_known(ids) else jnp.argsort(layout.ids, stable=True)
     order = jnp.asarray(order, jnp.int32)
@@ -160,7 +197,7 @@ def _weigh_padded(
         place = jnp.arange(length, dtype=jnp.int32)[None]
         entry = order.at[starts.at[row].get(mode="clip")[:, None] + place].get(mode="clip")
         within = (place < size).reshape(block, length, *(1,) * len(rest))
-        weights = weigh(normalizer, logits[entry], 1, within & where[entry], low_hides=True)
+        weights = weigh(part, logits[entry], 1, within & where[entry], low_hides=low_hides)
         return jnp.where(place < size, entry, entries), weights
 
     def step(weights: Array, first: Array) -> tuple[Array, None]:

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float
 
+from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.parameters import initial_numbers, with_numbers
 from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
@@ -29,13 +30,14 @@ def calibrate(
     batches: Iterable[Any],
     optimizer: Any,
     heads: int | tuple[int, ...] | None = -3,
+    by_turn: bool = False,
     where: Where = None,
     empty: Empty = "model",
 ) -> dict[int, Normalizer]:
     """Learns numbers of a normalizer for each site and head of a function, whose own weights stay as they are.
 
-    Every site starts at the numbers of `normalizer`. A site in a scan over layers has numbers for each layer; in any
-    other loop, numbers for all its turns.
+    Every site starts at the numbers of `normalizer`. A site in a loop has numbers for all its turns. With `by_turn`, a
+    site in a scan over layers has numbers for each layer.
 
     Arguments:
         fun: Any JAX function.
@@ -48,6 +50,9 @@ def calibrate(
             what is added to the numbers and the next state.
         heads: The axis, or axes, of the logits that tells heads apart; None for one number of all heads. A site without
             that axis has one number.
+        by_turn: Whether a site with more than one of `Site.turns` learns numbers for each turn, as
+            (layers, heads, 1, 1). A scan over time that carries a state and slices inputs of floating point, as a
+            recurrent decoder does, looks like one over layers: with `by_turn` it learns numbers for each time step.
         where: Says of a `Site` whether it is chosen, as in `swap`.
         empty: What a row with nothing visible gets, as in `swap`.
 
@@ -73,6 +78,7 @@ def calibrate(
         0.9
     """
     check_callable(fun)
+    checks.flag("by_turn", by_turn)
     base = as_normalizer(normalizer)
     initial_numbers(base, learn, None)
     steps = iter(batches)
@@ -80,7 +86,8 @@ def calibrate(
     if batch is None:
         raise Refusal("batches is empty; it must hold at least one batch: give one per step")
     sites = _find_sites_in_loss(fun, loss, batch, where)
-    numbers: LearnedNumbers = {site.index: initial_numbers(base, learn, _number_shape(site, heads)) for site in sites}
+    shapes = {site.index: _number_shape(site, heads, by_turn) for site in sites}
+    numbers: LearnedNumbers = {index: initial_numbers(base, learn, shape) for index, shape in shapes.items()}
     state = optimizer.init(numbers)
 
     def fit(numbers: LearnedNumbers) -> dict[int, Normalizer]:
@@ -120,16 +127,16 @@ def _find_sites_in_loss(fun: Callable[..., Any], loss: Callable[..., Any], batch
     return chosen
 
 
-def _number_shape(site: Site, heads: int | tuple[int, ...] | None) -> tuple[int, ...] | None:
+def _number_shape(site: Site, heads: int | tuple[int, ...] | None, by_turn: bool) -> tuple[int, ...] | None:
     """Returns the shape of numbers for each head of a site: that of its logits, other axes 1, no leading ones.
 
-    In a scan over layers these come first, before as many axes as the logits have, less one.
+    With `by_turn` the turns come first, before as many axes as the logits have, less one.
     """
     rank = len(site.shape)
     asked = heads if isinstance(heads, tuple) else () if heads is None else (heads,)
     axes = {axis % rank for axis in asked if -rank <= axis < rank}
     first = min(axes, default=rank)
     shape = tuple(size if axis in axes else 1 for axis, size in enumerate(site.shape))[first:]
-    if site.turns > 1:
+    if by_turn and site.turns > 1:
         return (site.turns, *(1,) * (rank - 1 - len(shape)), *shape)
     return shape if axes else None

@@ -48,6 +48,8 @@ def from_torch(model: Any) -> tuple[dict[str, Array], Callable[..., Any]]:
         ModuleNotFoundError: torch or torchax is not installed.
 
     Example:
+        >>> import jax.numpy as jnp
+        >>> import softmax_jax as sj
         >>> from transformers import AutoModelForCausalLM  # doctest: +SKIP
         >>> weights, apply = from_torch(AutoModelForCausalLM.from_pretrained("my_model"))  # doctest: +SKIP
         >>> logits = sj.swap(apply, "ssmax(s=0.4)")(weights, jnp.array([[1, 2, 3]]))["logits"]  # doctest: +SKIP

@@ -15,7 +15,7 @@ from softmax_jax.normalizers import maps
 from softmax_jax.normalizers.layout import Along, Axis, Layout, Segments
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.row import HIDDEN, weigh
-from softmax_jax.normalizers.segments import segments
+from softmax_jax.normalizers.segments import weigh_segments
 from softmax_jax.transforms.execution import Records, Values, execute_equation, lookup, tracing_context
 from softmax_jax.transforms.exponents import Mask
 from softmax_jax.transforms.layouts import Step
@@ -126,7 +126,10 @@ class Replacement:
         """Returns where the entries of each row lie."""
         if not (segments := self.softmax.segments):
             return Along(self.traced.site.axis)
-        return Segments.of(jnp.asarray(lookup(segments.ids, values)), segments.number, segments.ascending)
+        ids = jnp.asarray(lookup(segments.ids, values), jnp.int32)
+        if segments.from_end:
+            ids = jnp.where(ids < 0, ids + segments.number, ids)
+        return Segments.of(ids, segments.number, segments.ascending)
 
     def visible(self, masks: Iterable[Mask], by_value: bool, values: Values) -> Bool[Array, "*shape"] | None:
         """Returns True at the visible logits, the extra one included; None if none is hidden."""
@@ -162,6 +165,8 @@ class Replacement:
         if where is None or self.empty == "zeros":
             return weights
         kept = (layout.sum(where) == 0) & (layout.sum(logits > -jnp.inf) > 0)
+        if isinstance(layout, Segments):
+            kept &= layout.inside(logits.ndim)
         if self.traced.hidden.one_number and not self.softmax.segments:
             # Equal logits c, c, …, c of n entries: e^c / (n e^c) = 1 / n, with no softmax to compute.
             size = math.prod(logits.shape[index] for index in self.softmax.axes)
@@ -178,10 +183,7 @@ def weigh_layout(
     """Weighs logits whose rows lie along an axis, or in segments, by a map or a normalizer."""
     if not isinstance(layout, Segments):
         return weigh(part, logits, layout.axis, where)
-    # The segments of a layout are 1 to count - 2, and the rows 0 and count - 1 hold what belongs to none.
-    number = layout.count - 2
-    ids = jnp.clip(layout.ids - 1, 0, max(number - 1, 0))
-    return segments(logits, ids, part, number, layout.ascending, where=where)
+    return weigh_segments(part, logits, layout, where, layout.ids - 1, low_hides=False)
 
 
 def _replay(weights: Array, steps: Iterable[Step], values: Values) -> Array:

@@ -14,7 +14,7 @@ size 1 is to a row along an axis.
 from typing import NamedTuple
 
 from softmax_jax.transforms.exponents import same_computation
-from softmax_jax.transforms.program import LAYOUTS, Node, Value, unwrap
+from softmax_jax.transforms.program import LAYOUTS, Node, Value, constant, unwrap
 
 
 class SegmentIds(NamedTuple):
@@ -25,6 +25,8 @@ class SegmentIds(NamedTuple):
     """The number of segments."""
     ascending: bool
     """True if the program says that the ids ascend."""
+    from_end: bool
+    """True if negative ids count from the last segment, as in `.at[ids].add`; else they are of none."""
 
 
 def read_scatter(node: Node) -> SegmentIds | None:
@@ -36,10 +38,11 @@ def read_scatter(node: Node) -> SegmentIds | None:
     windows = tuple(numbers.update_window_dims) == tuple(range(1, rank))
     scattered = tuple(numbers.inserted_window_dims) == tuple(numbers.scatter_dims_to_operand_dims) == (0,)
     whole = node.inputs[0].shape[1:] == node.inputs[2].shape[1:]
-    ids = _unwrap_ids(node.inputs[1])
+    number = node.outputs[0].shape[0]
+    ids, from_end = _unwrap_ids(node.inputs[1], number)
     if not (windows and scattered and whole and len(ids.shape) == 1) or "CLIP" in str(node.params["mode"]):
         return None
-    return SegmentIds(ids, node.outputs[0].shape[0], node.params["indices_are_sorted"])
+    return SegmentIds(ids, number, node.params["indices_are_sorted"], from_end)
 
 
 def gathers_by(node: Node, ids: Value) -> bool:
@@ -51,7 +54,8 @@ def gathers_by(node: Node, ids: Value) -> bool:
     windows = tuple(numbers.offset_dims) == tuple(range(1, 1 + len(rest)))
     gathered = tuple(numbers.collapsed_slice_dims) == tuple(numbers.start_index_map) == (0,)
     whole = tuple(node.params["slice_sizes"]) == (1, *rest) and not numbers.operand_batching_dims
-    return windows and gathered and whole and same_computation(_unwrap_ids(node.inputs[1]), ids)
+    own, _ = _unwrap_ids(node.inputs[1], node.inputs[0].shape[0])
+    return windows and gathered and whole and same_computation(own, ids)
 
 
 def is_of_segments(value: Value, ids: Value) -> bool:
@@ -60,21 +64,25 @@ def is_of_segments(value: Value, ids: Value) -> bool:
     return node is not None and gathers_by(node, ids)
 
 
-def _unwrap_ids(indices: Value) -> Value:
-    """Returns the ids of a scatter or gather, before JAX lays them out and counts negative ones from the end."""
+def _unwrap_ids(indices: Value, size: int) -> tuple[Value, bool]:
+    """Returns the ids of a scatter or gather as the model gave them, and whether negative ones count from the end.
+
+    JAX lays ids out before it uses them. The size is that of the axis that they point into.
+    """
+    from_end = False
     # select_n (lt i 0) i (add i n) lays out as (n, 1): one index for each entry. What has one axis is the ids.
     while node := indices.producer:
         if node.name == "convert_element_type" or (node.name in LAYOUTS and len(indices.shape) > 1):
             indices = node.inputs[0]
-        elif node.name == "select_n" and _wraps_negative(node):
-            indices = node.inputs[1]
+        elif node.name == "select_n" and _wraps_negative(node, size):
+            indices, from_end = node.inputs[1], True
         else:
             break
-    return indices
+    return indices, from_end
 
 
-def _wraps_negative(selection: Node) -> bool:
-    """Says whether an equation is select_n (lt i 0) i (add i n)."""
+def _wraps_negative(selection: Node, size: int) -> bool:
+    """Says whether an equation is select_n (lt i 0) i (add i n), with n the size of the axis."""
     predicate, kept, *wrapped = selection.inputs
     test, shifted = predicate.producer, wrapped[0].producer if len(wrapped) == 1 else None
     return (
@@ -82,4 +90,5 @@ def _wraps_negative(selection: Node) -> bool:
         and shifted is not None
         and (test.name, shifted.name) == ("lt", "add")
         and test.inputs[0] is shifted.inputs[0] is kept
+        and (constant(test.inputs[1]), constant(shifted.inputs[1])) == (0, size)
     )

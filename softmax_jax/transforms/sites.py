@@ -57,7 +57,8 @@ class Site:
     sums numbers under them; "output": the function returns them; "other". "kernel", "blocks", "derivative" and "unread"
     cannot be read, and some forms of "segments"."""
     turns: int = 1
-    """The turns of the scan over layers that it lies in: numbers may have these as their first axis. 1 without one."""
+    """The turns of the scan over layers that it lies in: numbers may have these as their first axis. 1 without one. A
+    scan over time that carries a state and slices inputs of floating point counts as one."""
     what: str = "softmax"
     """The form it has in the function; for a kernel, its name. Where a custom rule for derivatives lies around it that
     JAX does not define, it is named, since a swap replaces it with the derivative of the new normalizer; and it is said

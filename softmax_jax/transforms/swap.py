@@ -52,7 +52,9 @@ def swap(
             scope in which `*` stands for anything. The first that matches a site counts; a site that none matches
             stays. Numbers per head have the shape (heads, 1, 1) for logits of shape (batch, heads, queries, keys). In a
             scan over layers, numbers with as many axes as the logits, or more, have the layers first, as
-            (layers, heads, 1, 1). For logits of shape (entries, heads) over segments they have the shape (heads,).
+            (layers, heads, 1, 1). A scan over time that carries a state and slices inputs of floating point looks like
+            one over layers, and its numbers too have the turns first, or 1 for all turns alike. For logits of shape
+            (entries, heads) over segments they have the shape (heads,).
         where: Says of a `Site` whether it is chosen. Without it the sites are chosen whose use is attention, over
             segments too. Others, such as routers and the pointers of a pointer network, are chosen where an index names
             them, or a scope that matches no attention.

@@ -8,6 +8,10 @@ A scan runs over layers if both what it carries and what it slices reach the log
     layers              carries x, slices parameters        both reach the logits
     blocks of queries   slices queries, carries nothing     one scan further out may run over layers
     written tokens      carries a cache, slices no floats   one scan further in may run over layers
+    time steps          carries a state, slices inputs      both reach the logits: taken for layers
+
+What a scan slices, parameters or inputs, no program says. So a recurrent decoder may have numbers for each time step,
+and `calibrate` learns numbers for each turn only if it is asked to.
 
 Worked example, 4 layers and logits of shape (2, 3, 6, 6) for batch, heads, queries, keys:
 

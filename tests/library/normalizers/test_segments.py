@@ -173,3 +173,28 @@ def test_bad_input_is_refused_in_one_line(ids, keywords, message):
 def test_the_number_of_traced_segments_is_to_be_given():
     with pytest.raises(Refusal, match="num_segments is None and segment_ids is traced"):
         jax.jit(sj.segments)(jnp.zeros(2), jnp.array([0, 1]))
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint32", "uint64", "int8"])
+def test_ids_of_every_whole_type_are_read(kind):
+    logits, ids = jnp.arange(4.0), np.array([1, 0, 1, 1])
+    for normalizer in ("ssmax", jax.nn.softmax):
+        expected = sj.segments(logits, ids, normalizer)
+        np.testing.assert_array_equal(sj.segments(logits, ids.astype(kind), normalizer), expected)
+    with pytest.raises(Refusal, match="segment_ids holds 1 before 0 and indices_are_sorted=True"):
+        sj.segments(logits, ids.astype(kind), indices_are_sorted=True)
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [("uint64", 2**64 - 1), ("int64", 2**32), ("uint32", 2**32 - 1)])
+def test_an_id_beyond_all_counts_is_refused(kind, wrong):
+    with pytest.raises(Refusal, match=f"segment_ids holds {wrong}[;,] "):
+        sj.segments(jnp.zeros(1), np.array([wrong], kind))
+
+
+@pytest.mark.parametrize("shape", [(4, 0), (0, 3), (0,), (2, 3, 0)])
+@pytest.mark.parametrize("name", ["ssmax", "a function"])
+def test_empty_logits_have_empty_weights(name, shape):
+    weigh = functools.partial(sj.segments, normalizer=normalizer_of(name), num_segments=2)
+    ids = jnp.zeros(shape[:1], jnp.int32)
+    for weights in (weigh(jnp.zeros(shape), ids), jax.jit(weigh)(jnp.zeros(shape), ids)):
+        assert weights.shape == shape

@@ -204,3 +204,91 @@ def test_numbers_that_do_not_fit_are_named_in_one_line():
     refused(
         lambda: swapped(LOGITS), f"site 0, site_0 at {site.line}: LogLength.s has shape (3,) for logits of shape (12"
     )
+
+
+def by_index(z, ids):
+    """Sums by indexing, which counts negative ids from the last segment."""
+    exponentials = jnp.exp(z)
+    sums = jnp.zeros(2).at[ids].add(exponentials)
+    return jnp.zeros(2).at[ids].add(exponentials / sums[ids])
+
+
+def by_segment_sum(z, ids):
+    """The same by `segment_sum`, for which negative ids are of no segment."""
+    exponentials = jnp.exp(z)
+    sums = jax.ops.segment_sum(exponentials, ids, 2)
+    return jax.ops.segment_sum(exponentials / sums[ids], ids, 2)
+
+
+@pytest.mark.parametrize(("layer", "last"), [(by_index, 1), (by_segment_sum, -1)])
+def test_a_negative_id_is_of_the_segment_that_the_scatter_gives_it(layer: Any, last: int):
+    z, ids = jnp.array([0.0, 1.0, 2.0, 3.0]), jnp.array([0, 0, 1, -1])
+    sums, (row,) = run(lambda z: sj.probe(layer, {0: "ssmax(s=1.0)"})(z, ids), z)
+    close(sums, jnp.ones(2))
+    assert row.visible.tolist() == [2, 2 if last == 1 else 1]
+
+
+def shifted_ids(z, ids):
+    """Ids that are moved by hand: no indexing from the end."""
+    moved = jnp.where(ids < 2, ids + 2, ids)
+    sums = jax.ops.segment_sum(jnp.exp(z), moved, 4)
+    return jax.ops.segment_sum(jnp.exp(z) / sums[moved], moved, 4)
+
+
+def test_ids_that_the_model_moves_itself_are_kept():
+    z, ids = jnp.array([0.0, 1.0, 2.0, 3.0]), jnp.array([0, 1, 2, 3])
+    close(sj.swap(shifted_ids, {0: "ssmax(s=1.0)"})(z, ids), jnp.array([0.0, 0, 1, 1]))
+
+
+OUTSIDE_IDS = jnp.array([0, 0, 1, 1, 2, 2])
+"""Of two segments: the last two entries are of none."""
+
+
+def divided_outside(z):
+    exponentials = jnp.exp(z)
+    top, total = (jax.ops.segment_sum(v, OUTSIDE_IDS, 2) for v in (exponentials * jnp.arange(1.0, 7), exponentials))
+    return top / (total + 1e-9)
+
+
+def test_entries_of_no_segment_count_in_none():
+    (row,) = sj.probe(divided_outside, where=lambda site: True)(jnp.array([0.0, 0, 0, 0, 5, 5]))[1]
+    close(row.largest, jnp.full(2, 0.5))
+
+
+def masked_outside(z, shown, ids):
+    z = jnp.where(shown, z, -1e30)
+    exponentials = jnp.exp(z - jax.ops.segment_max(z, ids, 2)[ids])
+    weights = exponentials / jax.ops.segment_sum(exponentials, ids, 2)[ids]
+    return jax.ops.segment_sum(weights * jnp.arange(1.0, 6), ids, 2), weights
+
+
+def masked_after(z, shown, ids):
+    exponentials = jnp.where(shown, jnp.exp(z), 0)
+    weights = exponentials / (jax.ops.segment_sum(exponentials, ids, 2)[ids] + 1e-9)
+    return jax.ops.segment_sum(weights * jnp.arange(1.0, 6), ids, 2), weights
+
+
+@pytest.mark.parametrize(("layer", "empty"), [(masked_outside, 0.5), (masked_after, 0)])
+def test_an_empty_segment_is_as_the_model_has_it_and_dropped_entries_have_no_weight(layer: Any, empty: float):
+    shown, ids = jnp.array([True, False, False, False, True]), jnp.array([0, 0, 1, 1, -1])
+    model = lambda z: layer(z, shown, ids)  # noqa: E731
+    sums, weights = sj.swap(model, {0: "ssmax(s=1.0)"})(jnp.zeros(5))
+    close(sums, model(jnp.zeros(5))[0])
+    close(weights, jnp.array([1, 0, empty, empty, 0]))
+
+
+def flatter(z, axis: Any = -1, where: Any = None):
+    return jax.nn.softmax(1e-4 * z, axis, where=where)
+
+
+@pytest.mark.parametrize("normalizer", ["ssmax(s=1e-4)", flatter])
+def test_the_size_of_logits_hides_nothing_in_a_swap(normalizer: Any):
+    q, k, ids = jnp.array([[0.0], [-1e4], [-1.5e4]]), jnp.ones(1), jnp.array([0, 0, 0])
+
+    def layer(q):
+        exponentials = jnp.exp(q @ k)
+        weights = exponentials / jax.ops.segment_sum(exponentials, ids, 1)[ids]
+        return jax.ops.segment_sum(weights * jnp.arange(3.0), ids, 1)
+
+    dense = lambda q: jax.nn.softmax((q @ k)[None]) @ jnp.arange(3.0)[:, None]  # noqa: E731
+    close(sj.swap(layer, {0: normalizer})(q), sj.swap(dense, {0: normalizer})(q)[0])

@@ -127,7 +127,7 @@ def test_calibrated_numbers_are_those_of_the_unrolled_model(name: str):
     target = run(sj.swap(model.unrolled, by_layer(jnp.linspace(0.2, 0.9, LAYERS))), model.parameters, *model.inputs)
     loss = lambda fun, _: ((fun(model.parameters, *model.inputs) - target) ** 2).mean()  # noqa: E731
     heads = tuple(range(-len(model.numbers), -2))
-    options: dict[str, Any] = {"learn": ("s",), "heads": heads, "batches": [0.0] * 2}
+    options: dict[str, Any] = {"learn": ("s",), "heads": heads, "batches": [0.0] * 2, "by_turn": True}
     options |= {"optimizer": optax.sgd(1.0), "loss": loss}
     (scanned,) = sj.calibrate(model.scanned, "ssmax", **options).values()
     layers = sj.calibrate(model.unrolled, "ssmax", **options)
@@ -212,3 +212,23 @@ def test_bad_input_is_named_in_one_line(shape: tuple[int, ...]):
         lambda: swapped(model.parameters, *model.inputs),
         f"site 0, site_0 at {site.line}, in a scan of 4 turns: {SHAPES[shape]}",
     )
+
+
+def test_a_scan_over_time_learns_numbers_of_all_its_steps():
+    """A recurrent decoder carries a state, and slices its inputs, which no program tells from parameters."""
+    keys, steps = normal(2, 3, 8), 5
+
+    def decode(inputs):
+        def step(state, x):
+            read = jnp.einsum("bk,bkd->bd", jax.nn.softmax(jnp.einsum("bd,bkd->bk", state + x, keys)), keys)
+            return jnp.tanh(state + read), None
+
+        return jax.lax.scan(step, jnp.zeros((2, 8)), inputs)[0]
+
+    assert sj.sites(decode)(normal(steps, 2, 8))[0].turns == steps
+    options: dict[str, Any] = {"learn": ("s",), "optimizer": optax.sgd(0.1)}
+    options |= {"loss": lambda fun, inputs: fun(inputs).sum(), "batches": [normal(steps, 2, 8), normal(3, 2, 8)]}
+    (fit,) = sj.calibrate(decode, "ssmax", **options).values()
+    assert jnp.shape(fit.scale.s) == ()  # pyright: ignore
+    (fit,) = sj.calibrate(decode, "ssmax", by_turn=True, **options | {"batches": options["batches"][:1]}).values()
+    assert jnp.shape(fit.scale.s) == (steps, 1)  # pyright: ignore

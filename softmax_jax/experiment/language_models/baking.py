@@ -17,8 +17,8 @@ from jaxtyping import Float
 
 from softmax_jax.experiment.language_models.directory import weight_files
 from softmax_jax.experiment.language_models.gguf_header import read_header
+from softmax_jax.experiment.language_models.gguf_model import blocks_of
 from softmax_jax.experiment.language_models.keys import LARGEST_OBJECT, LARGEST_WEIGHTS, read_object, unreadable
-from softmax_jax.experiment.language_models.model import require
 from softmax_jax.experiment.language_models.queries import NOT_QUERIES, Queries, Shape, queries_in_gguf, queries_of
 from softmax_jax.files import PARTIAL, exists, make_directory, not_written, opened, sha256_of, versions, write_json
 from softmax_jax.refusal import Refusal
@@ -46,7 +46,7 @@ OTHER_WEIGHTS = (
 
 
 class Numbers(NamedTuple):
-    """Where a file has an array whose features are scaled."""
+    """An array of a file, and where its bytes lie."""
 
     name: str
     start: int
@@ -126,7 +126,7 @@ def bake(
 
 
 class Plan(NamedTuple):
-    """What would change in the files of a model."""
+    """The numbers that baking changes in the files of a model."""
 
     queries: Queries
     shape: Shape
@@ -161,26 +161,18 @@ def _of_directory(source: Path) -> tuple[Queries, Shape, list[tuple[Path, list[N
 
 
 def _of_gguf(source: Path) -> tuple[Queries, Shape, list[tuple[Path, list[Numbers]]]]:
-    gguf = require("gguf")
     header = read_header(source)
     if header.metadata.get("split.count", 0) > 1:
         raise Refusal(f"{source} is one of {header.metadata['split.count']} parts: join them with llama-gguf-split")
     queries, shape = queries_in_gguf(header.metadata, source)
     arrays = []
-    for name, place in header.places.items():
+    for name in header.places:
         if queries.layer_of(name) is None:
             continue
-        try:
-            kind = gguf.GGMLQuantizationType(place.kind)
-        except ValueError:
-            raise Refusal(f"{source}: the array {name} is of type {place.kind}, which gguf does not know") from None
-        block, size = gguf.GGML_QUANT_SIZES[kind]
-        *rows, width = place.shape
-        end = place.start + math.prod(rows) * width // block * size
-        if end > len(header.data):
-            raise Refusal(f"{source} is cut off: the array {name} ends at byte {end:,}; download it again")
-        held = place.shape if kind.name in FLOATS else (*rows, width // block, size)
-        arrays.append(Numbers(name, place.start, end, kind.name, held))
+        start, end, kind, blocks = blocks_of(header, name, source)
+        arrays.append(
+            Numbers(name, start, end, kind.name, header.places[name].shape if kind.name in FLOATS else blocks)
+        )
     return queries, shape, [(source, arrays)]
 
 

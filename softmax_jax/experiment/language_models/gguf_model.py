@@ -4,12 +4,12 @@ import itertools
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from softmax_jax.experiment.language_models.arrays import MODEL_ARRAYS, Stored, count_rows, read_parameters
-from softmax_jax.experiment.language_models.gguf_header import Header, Place, read_header
+from softmax_jax.experiment.language_models.gguf_header import Header, read_header
 from softmax_jax.experiment.language_models.keys import Keys, shown
 from softmax_jax.experiment.language_models.metadata import describe_metadata, read_architecture
 from softmax_jax.experiment.language_models.model import Model, checked_tokenizer, require
@@ -52,39 +52,53 @@ def load_gguf(path: Path) -> Model:
 
 def _gguf_arrays(header: Header, path: Path) -> dict[str, Stored]:
     """Returns the arrays of a file. Raises Refusal for an unknown type, and for bytes outside of the file or shared."""
-    gguf = require("gguf")
-
-    def stored(name: str, place: Place) -> tuple[int, int, Stored]:
-        try:
-            kind = gguf.GGMLQuantizationType(place.kind)
-            block, bytes_each = gguf.GGML_QUANT_SIZES[kind]
-        except (ValueError, KeyError):
-            raise Refusal(
-                f"{path}: the array {shown(name)} is of type {place.kind}, which gguf does not know"
-            ) from None
-        if place.shape[-1] % block:
-            raise Refusal(f"{path}: the rows of {shown(name)} have {place.shape[-1]} entries, not blocks of {block}")
-        row = place.shape[-1] // block * bytes_each
-        end = place.start + math.prod(place.shape[:-1]) * row
-        if end > len(header.data):
-            raise Refusal(f"{path} is cut off: the array {shown(name)} ends at byte {end:,}; download it again")
-
-        def read() -> np.ndarray:
-            data = header.data[place.start : end].reshape(*place.shape[:-1], row)
-            try:
-                return gguf.dequantize(data, kind)
-            except NotImplementedError:
-                raise Refusal(
-                    f"{path} holds the quantization {kind.name}, which gguf cannot read: choose another"
-                ) from None
-
-        return place.start, end, Stored(place.shape, kind.name, path, read)
-
-    arrays = {name: stored(name, place) for name, place in header.places.items()}
-    spans = sorted((start, end) for start, end, _ in arrays.values())
+    blocks = {name: blocks_of(header, name, path) for name in header.places}
+    spans = sorted((array.start, array.end) for array in blocks.values())
     if any(end > start for (_, end), (start, _) in itertools.pairwise(spans)):
         raise Refusal(f"{path}: two arrays have bytes in common: it is damaged; download it again")
-    return {name: array for name, (_, _, array) in arrays.items()}
+
+    def stored(name: str, array: Blocks) -> Stored:
+        def read() -> np.ndarray:
+            data = header.data[array.start : array.end].reshape(*array.shape[:-2], -1)
+            try:
+                return require("gguf").dequantize(data, array.kind)
+            except NotImplementedError:
+                raise Refusal(
+                    f"{path} holds the quantization {array.kind.name}, which gguf cannot read: choose another"
+                ) from None
+
+        return Stored(header.places[name].shape, array.kind.name, path, read)
+
+    return {name: stored(name, array) for name, array in blocks.items()}
+
+
+class Blocks(NamedTuple):
+    """The bytes of an array."""
+
+    start: int
+    end: int
+    kind: Any
+    """Its `gguf.GGMLQuantizationType`."""
+    shape: tuple[int, ...]
+    """That of its bytes: rows × blocks × bytes of a block. A number that is not quantized is a block."""
+
+
+def blocks_of(header: Header, name: str, path: Path) -> Blocks:
+    """Returns where an array lies. Raises Refusal for an unknown type, and for bytes outside of the file."""
+    gguf, place = require("gguf"), header.places[name]
+    try:
+        kind = gguf.GGMLQuantizationType(place.kind)
+        entries, size = gguf.GGML_QUANT_SIZES[kind]
+    except (ValueError, KeyError):
+        raise Refusal(f"{path}: the array {shown(name)} is of type {place.kind}, which gguf does not know") from None
+    *rows, width = place.shape
+    if width % entries:
+        raise Refusal(f"{path}: the rows of {shown(name)} have {width} entries, not blocks of {entries}")
+    shape = (*rows, width // entries, size)
+    end = place.start + math.prod(shape)
+    if end > len(header.data):
+        raise Refusal(f"{path} is cut off: the array {shown(name)} ends at byte {end:,}; download it again")
+    return Blocks(place.start, end, kind, shape)
 
 
 def _paired_by_halves(array: Stored, heads: int | None) -> Stored:

@@ -1,4 +1,4 @@
-"""Where a checkpoint keeps its queries, and which models compute logits that are linear in them.
+"""Says where a checkpoint keeps its queries, and which models compute logits that are linear in them.
 
 A temperature θ of a query head is a factor 1/θ on the rows of that head in the query projection: (q/θ)·k = (q·k)/θ.
 RoPE is linear; keys and masks stay. It holds only for a model whose logits are q·k and nothing else, so a model is in
@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Int
 
 from softmax_jax.experiment.language_models.keys import shown
+from softmax_jax.experiment.language_models.known_keys import REFUSED
 from softmax_jax.refusal import Refusal
 
 NOT_QUERIES = -1
@@ -126,8 +127,7 @@ SWITCHES = {
     "qk_layernorm": "it normalises its queries behind the projection",
     "use_qk_norm": "it normalises its queries behind the projection",
     "add_cross_attention": "it attends to another text too",
-    "quantization_config": "its weights are quantized; take the model in bfloat16 or float32, or as GGUF",
-    "auto_map": "it names code that comes with the model, which is never run",
+    **REFUSED,
 }
 """Keys of a configuration that must be absent, null or false."""
 

@@ -9,7 +9,6 @@ With --write the times go to docs/data/torch_cost.csv.
 import dataclasses
 import functools
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 import softmax_jax as sj
-from benchmarks.timing import machine, take_turns
+from benchmarks.timing import machine, processor_time, take_turns
 from softmax_jax.experiment.commands.parse import parse
 from softmax_jax.experiment.report.tables import markdown_table
 from softmax_jax.files import write_csv
@@ -60,17 +59,6 @@ def build(layers: int) -> tuple[Any, Callable[..., jax.Array]]:
     return weights, lambda weights, tokens: apply(weights, tokens, use_cache=False)["logits"]
 
 
-def cpu_timed(run: Callable[[], Any]) -> Callable[[], float]:
-    """Returns a function that runs it once and returns the seconds that the threads of this process took."""
-
-    def seconds() -> float:
-        start = time.process_time()
-        jax.block_until_ready(run())
-        return time.process_time() - start
-
-    return seconds
-
-
 def time_parts(quick: bool) -> list[tuple[str, ...]]:
     """Times the tracing, the compilation and a step of every contender; returns the rows of the table."""
     weights, apply = build(2 if quick else LAYERS)
@@ -81,11 +69,11 @@ def time_parts(quick: bool) -> list[tuple[str, ...]]:
         return jax.jit(lambda *arguments: function(*arguments)).trace(*arguments)  # JAX knows no new lambda yet
 
     def seconds_of(work: Callable[[Callable[..., Any]], Any]) -> dict[str, Callable[[], float]]:
-        return {name: cpu_timed(functools.partial(work, function)) for name, function in functions.items()}
+        return {name: processor_time(functools.partial(work, function)) for name, function in functions.items()}
 
     compiled = {name: trace(function).lower().compile() for name, function in functions.items()}
-    steps = {name: cpu_timed(functools.partial(step, *arguments)) for name, step in compiled.items()}
-    tracing = seconds_of(trace) | {"sites": cpu_timed(lambda: sj.sites(apply)(*arguments))}
+    steps = {name: processor_time(functools.partial(step, *arguments)) for name, step in compiled.items()}
+    tracing = seconds_of(trace) | {"sites": processor_time(lambda: sj.sites(apply)(*arguments))}
     compiling = seconds_of(lambda function: trace(function).lower().compile())
     parts = {
         "tracing": take_turns(tracing, 1 if quick else 5),

@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import importlib
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ import numpy as np
 import polars as pl
 
 import softmax_jax as sj
-from benchmarks.timing import Result, machine, print_results, take_turns
+from benchmarks.timing import Result, machine, print_results, processor_time, take_turns
 from softmax_jax.experiment.commands.parse import parse
 from softmax_jax.experiment.report.tables import markdown_table
 from softmax_jax.files import write_csv
@@ -45,17 +44,6 @@ class Arguments:
     """Fewer rounds."""
     output: Path | None = None
     """A CSV file for the medians and their ratios."""
-
-
-def processor_time(run: Callable[[], Any]) -> Callable[[], float]:
-    """Returns a function that runs it once and returns the seconds of all cores, which other processes change less."""
-
-    def seconds() -> float:
-        start = time.process_time()
-        jax.block_until_ready(run())
-        return time.process_time() - start
-
-    return seconds
 
 
 def runs_of(ids: jax.Array, is_sorted: bool, with_gradient: bool) -> dict[str, Callable[[], float]]:

@@ -76,6 +76,17 @@ def results_against(name: str, ours: str, seconds: Mapping[str, Sequence[float]]
     return [Result(name, peer, seconds[ours], times, unit) for peer, times in seconds.items() if peer != ours]
 
 
+def processor_time(run: Callable[[], Any]) -> Callable[[], float]:
+    """Returns a function that runs it once and returns the seconds of all cores, which other processes change less."""
+
+    def seconds() -> float:
+        start = time.process_time()
+        jax.block_until_ready(run())
+        return time.process_time() - start
+
+    return seconds
+
+
 def take_turns(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
     """What each run returns, round after round, so that slow phases of the machine meet all."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}

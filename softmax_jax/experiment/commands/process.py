@@ -51,7 +51,6 @@ def command(device_per_core: bool = True) -> Iterator[None]:
     `device_per_core` makes every CPU core a device, which is faster where seeds divide among them.
     """
     atexit.register(gc.freeze)  # or the interpreter looks through every object once more at its end, for 0.8 s
-    gc.set_threshold(100_000)  # or it looks for unused objects hundreds of times while programs are traced, for 1 s
     if device_per_core:
         one_device_per_core()
     with ended_by_reader(), one_line_errors():

@@ -21,7 +21,7 @@ import tyro
 from jaxtyping import Int
 
 from softmax_jax.experiment.commands import process
-from softmax_jax.experiment.commands.calibration import Calibration, calibrate
+from softmax_jax.experiment.commands.calibration import calibrate, check_calibration
 from softmax_jax.experiment.commands.output import check_directory, typed_path
 from softmax_jax.experiment.commands.parse import each_once, each_within, normalizer_names, parse, within
 from softmax_jax.experiment.commands.process import KEPT
@@ -36,6 +36,7 @@ from softmax_jax.experiment.language_models.measures import (
     passage_losses,
 )
 from softmax_jax.experiment.language_models.page import summary_of, summary_table, write_model_page
+from softmax_jax.experiment.language_models.temperatures import BUDGET, STEPS
 from softmax_jax.experiment.language_models.torch_model import TorchModel, torch_head_measures, torch_losses
 from softmax_jax.experiment.measures.units import Unit, compute, read, slug
 from softmax_jax.experiment.training.progress import Log, plain_console
@@ -45,7 +46,6 @@ from softmax_jax.temperature import checkpoint_sha256
 from softmax_jax.transforms.from_torch import FITTING
 
 EXAMPLE = "softmax-jax language-model smollm2 --text README.md docs/sharpness.md --output smollm2"
-BUDGET, STEPS = 0.01, 40
 OF_MODEL = "softmax"
 """The normalizer of the model itself."""
 
@@ -83,30 +83,14 @@ class Arguments:
             raise Refusal("--calibrate and --bake need each other: give --calibrate theta --bake NEW, or neither")
         if self.calibrate is None and (self.needles, self.budget, self.steps) != (False, BUDGET, STEPS):
             raise Refusal("--needles, --budget and --steps are for learning: give --calibrate theta --bake NEW too")
-        if self.bake:
-            self.calibration  # noqa: B018, which refuses what cannot be baked
+        if self.calibrate is not None and self.bake:
+            check_calibration(self.calibrate, self.budget, self.bake)
         within("--steps", self.steps, 1, 2**20, 40)
         each_within("--lengths", self.lengths, 2, 2**20, 1024)
         normalizer_names(self.normalizers)
         within("--passages", self.passages, 1, 2**20, 4)
         each_once("--text", [path.name for path in self.text])
         check_directory("--output", self.output)
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """Returns what to learn and where to bake it; None to measure."""
-        if self.calibrate is None or self.bake is None:
-            return None
-        return Calibration(
-            model=self.model,
-            texts=self.text,
-            what=self.calibrate,
-            with_needles=self.needles,
-            budget=self.budget,
-            length=max(self.lengths),
-            steps=self.steps,
-            new=self.bake,
-        )
 
 
 def passages_of(path: Path, model: Model, arguments: Arguments) -> Int[np.ndarray, "passages length"]:
@@ -169,8 +153,10 @@ def main() -> None:
         KEPT.keep()
         with Log(functools.partial(print, flush=True), "measuring"):
             model = load(arguments.model)
-            if arguments.calibration:
-                print(calibrate(arguments.calibration, model))
+            if arguments.bake:
+                settings = {"budget": arguments.budget, "steps": arguments.steps, "length": max(arguments.lengths)}
+                settings["with_needles"] = arguments.needles
+                print(calibrate(model, arguments.model, arguments.text, arguments.bake, **settings))
                 return
             losses, heads = measure(arguments, model)
         page, *_ = write_model_page(arguments.output, model.name, losses, heads)

@@ -15,6 +15,8 @@ from softmax_jax.experiment.language_models.model import Model
 from softmax_jax.experiment.language_models.needles import make_needles
 from softmax_jax.refusal import Refusal
 
+BUDGET, STEPS = 0.01, 40
+"""The share by which the loss of text may rise, and the steps of learning, unless others are asked for."""
 FACTS = 8
 """Facts that a text hides, of which one is asked for."""
 RATE, SHRINKAGE = 0.02, 0.01
@@ -109,10 +111,10 @@ def learn_temperatures(
     model: Model,
     texts: Sequence[Int[np.ndarray, " tokens"]],
     *,
-    budget: float = 0.01,
+    budget: float = BUDGET,
     with_needles: bool = True,
     length: int = 512,
-    steps: int = 40,
+    steps: int = STEPS,
     batch: int = 4,
     seed: int = 0,
 ) -> Learned:
@@ -159,8 +161,11 @@ def learn_temperatures(
     kept = _within(lambda share: float(loss(text, share * learned).mean()) <= (1 + budget) * plain)
     log_theta = kept * learned
     cost = plain, float(loss(text, log_theta).mean())
-    before, after = (float(loss(questions, each, last=True).mean()) for each in (start, log_theta))
-    return Learned(np.exp(np.asarray(log_theta)), cost, (before, after) if with_needles else None, kept)
+    needles = None
+    if with_needles:
+        before, after = (float(loss(questions, each, last=True).mean()) for each in (start, log_theta))
+        needles = before, after
+    return Learned(np.exp(np.asarray(log_theta)), cost, needles, kept)
 
 
 def _draw(

@@ -10,6 +10,7 @@ from jaxtyping import Array
 
 from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.experiment.training.config import Config
+from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer as normalizer_named
 from softmax_jax.normalizers.row import weigh
 from softmax_jax.refusal import Refusal
@@ -36,7 +37,7 @@ def require_sound(task: Task, normalizer: str) -> None:
             raise Refusal(f"the model of the task {task.name} has no attention to measure: {error}") from None
         return
     same_model = _program(_scores(task, normalizer), batch) == _program(under_softmax, batch)
-    if same_model and not _weighs_as_softmax(normalizer):
+    if same_model and not _weighs_as_softmax(normalizer_named(normalizer)):
         raise Refusal(
             f"the model of the task {task.name} is the same under {normalizer} as under {PLAIN}: let `build` give "
             f"its normalizer to the attention of the model, or train under {PLAIN} and swap when you evaluate"
@@ -52,10 +53,10 @@ def _scores(task: Task, normalizer: str) -> Callable[[Any], Array]:
     return scores
 
 
-def _weighs_as_softmax(name: str) -> bool:
+def _weighs_as_softmax(normalizer: Normalizer) -> bool:
     """Says whether the weights of a normalizer are those of softmax, on rows of both high and low entropy."""
     rows = jnp.outer(jnp.array([0.01, 1.0], jnp.float32), jnp.arange(-11, 12, dtype=jnp.float32))
-    return bool(jnp.allclose(weigh(normalizer_named(name), rows), jax.nn.softmax(rows), atol=1e-5))
+    return bool(jnp.allclose(weigh(normalizer, rows), jax.nn.softmax(rows), atol=1e-5))
 
 
 def _program(function: Callable[[Any], Any], argument: Any) -> str:

@@ -42,11 +42,11 @@ def train(config: Config, workdir: Path | str, console: Console) -> TrainState:
     Raises:
         NotFiniteError: when a loss is not finite, after the last good state was saved.
         Interrupted: after Ctrl-C or SIGTERM, after the last state was saved.
-        Refusal: with nothing written, for what `require_sound` and `build_run` refuse and for a directory that another
+        Refusal: with nothing written, for what `build_run` and `require_sound` refuse and for a directory that another
             run is in; and when the disk is full, which loses no more than the steps since the newest checkpoint.
     """
-    require_sound(config.task, config.normalizer)
     run = build_run(resolve_start(config))
+    require_sound(config.task, config.normalizer)
     directory = RunDirectory(run, workdir)
     with _heard_signals(console) as signals, _progress(run.config, console) as report:
         step, state = directory.record(functools.partial(_chunks, run, signals, report, console))

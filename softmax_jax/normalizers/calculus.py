@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from softmax_jax.normalizers import arithmetic, checks
-from softmax_jax.normalizers.layout import Along, Axis
+from softmax_jax.normalizers.layout import Along, Axis, Layout
 from softmax_jax.normalizers.row import AnyAxis, AnyMask, Mask, Row, axis_and_mask, visible_values
 
 
@@ -123,16 +123,20 @@ def weight_entropy(weights: Float[Array, "*shape"], axis: AnyAxis = -1) -> Float
     >>> weight_entropy(jnp.array([[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]))
     Array([0.6931472, 0.       ], dtype=float32)
     """
-    axis = checks.row(weights, axis, "weights")
-    w = visible_values(weights)
+    layout = Along(checks.row(weights, axis, "weights"))
+    return layout.squeeze(entropy_of_weights(visible_values(weights), layout))
+
+
+def entropy_of_weights(w: Float[Array, "*shape"], layout: Layout) -> Float[Array, "*row"]:
+    """Returns the entropy of weights in the rows of a layout."""
     sizes = jnp.where(w == 0, 0, jnp.abs(w))
-    shares = sizes / Along(axis).divisor(sizes)
+    shares = sizes / layout.divisor(sizes)
     # With S = Σ|w| and s = w / S, dH = -Σ (log s + 1) ds, and Σ ds = 0 leaves ∂H/∂w_i = -(log s_i + H) / S: of
     # (1/4, 3/4) with H = 0.5623 it is (0.8240, -0.2747). Zeros are replaced before the logarithm too, whose
     # derivative there would turn the gradient into NaN.
     logarithms = jnp.log(jnp.where(shares == 0, 1, shares))
     # From 0, so that an entropy of 0 has no sign.
-    return 0 - jnp.sum(arithmetic.keep_apart(shares * logarithms, shares), axis)
+    return 0 - layout.total(arithmetic.keep_apart(shares * logarithms, shares))
 
 
 def cross_entropy(

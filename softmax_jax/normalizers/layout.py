@@ -1,9 +1,8 @@
 """Says where the entries of rows lie in an array: along axes of it, or in segments of its first axis.
 
-The reductions that maps, scales and searches share are here, so that these have one code path for both. What sorts a
-row, as sampling does, does so by itself. A number of each row is *spread* where it broadcasts against the entries.
-Along axes it has those at size 1, and is spread as it is. Of segments there is one number each, and each entry gets
-that of its segment.
+The reductions that maps, scales, searches and measures share are here, so that these have one code path for both. A
+number of each row is *spread* where it broadcasts against the entries. Along axes it has those at size 1, and is spread
+as it is. Of segments there is one number each, and each entry gets that of its segment.
 """
 
 import abc
@@ -14,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Integer, Shaped
+from jaxtyping import Array, Bool, Float, Int, Integer, Shaped
 
 from softmax_jax.normalizers.arithmetic import as_pivot, subtract_pivot
 from softmax_jax.refusal import Refusal
@@ -27,7 +26,7 @@ class NeedsAxis(Refusal):
 
 
 class Layout(abc.ABC):
-    """The reductions over rows."""
+    """The reductions over rows, and their order."""
 
     @property
     @abc.abstractmethod
@@ -52,12 +51,24 @@ class Layout(abc.ABC):
         """Returns a number of each row so that it broadcasts against the entries."""
 
     @abc.abstractmethod
-    def any(self, values: Bool[Array, "*shape"]) -> Bool[Array, "*row"]:
-        """Returns whether a value of the row is True, without axes of size 1."""
+    def squeeze(self, numbers: Shaped[Array, "*row"]) -> Shaped[Array, "..."]:
+        """Returns a number of each row without axes of size 1."""
 
     @abc.abstractmethod
-    def first(self, values: Bool[Array, "*shape"]) -> Bool[Array, "*shape"]:
-        """Returns True at the first entry of each row that is True."""
+    def places(self, values: Shaped[Array, "*shape"]) -> Int[Array, "*#shape"]:
+        """Returns the position of each entry in its row; in segments, among all entries."""
+
+    @abc.abstractmethod
+    def first_place(self, values: Bool[Array, "*shape"]) -> Int[Array, "*row"]:
+        """Returns the position of the first entry of each row that is True, and one beyond all positions for none."""
+
+    @abc.abstractmethod
+    def head(self, values: Shaped[Array, "*shape"]) -> Shaped[Array, "*row"]:
+        """Returns the value of the first entry of each row."""
+
+    @abc.abstractmethod
+    def descending(self, values: Float[Array, "*shape"]) -> tuple[Float[Array, "..."], Int[Array, "..."], "Layout"]:
+        """Returns the values of each row from the largest on, the rank of each in its row from 0, and their layout."""
 
     @abc.abstractmethod
     def joined(self, values: Shaped[Array, "*shape"]) -> Shaped[Array, "*rows n"]:
@@ -70,6 +81,14 @@ class Layout(abc.ABC):
     @abc.abstractmethod
     def after_joining(self) -> "Layout":
         """Returns the layout of what `joined` returns."""
+
+    def any(self, values: Bool[Array, "*shape"]) -> Bool[Array, "..."]:
+        """Returns whether a value of the row is True, without axes of size 1."""
+        return self.squeeze(self.total(values)) > 0
+
+    def first(self, values: Bool[Array, "*shape"]) -> Bool[Array, "*shape"]:
+        """Returns True at the first entry of each row that is True."""
+        return values & (self.places(values) == self.spread(self.first_place(values)))
 
     def sum(self, values: Shaped[Array, "*shape"]) -> Shaped[Array, "*#shape"]:
         """Returns the sum of each row, spread."""
@@ -117,15 +136,27 @@ class Along(Layout):
     def spread(self, numbers: Shaped[Array, "*row"]) -> Shaped[Array, "*#shape"]:
         return numbers
 
-    def any(self, values: Bool[Array, "*shape"]) -> Bool[Array, "*row"]:
-        return jnp.any(values, self.axis)
+    def squeeze(self, numbers: Shaped[Array, "*row"]) -> Shaped[Array, "..."]:
+        return jnp.squeeze(numbers, self.axis)
 
-    def first(self, values: Bool[Array, "*shape"]) -> Bool[Array, "*shape"]:
-        axes = tuple(axis % values.ndim for axis in self._axes)
+    def places(self, values: Shaped[Array, "*shape"]) -> Int[Array, "*#shape"]:
+        axes = [axis % values.ndim for axis in self._axes]
         sizes = [size if axis in axes else 1 for axis, size in enumerate(values.shape)]
-        place = jnp.arange(math.prod(sizes), dtype=jnp.int32).reshape(sizes)
-        place = jnp.where(values, place, math.prod(sizes))
-        return values & (place == jnp.min(place, axes, keepdims=True, initial=math.prod(sizes)))
+        return jnp.arange(math.prod(sizes), dtype=jnp.int32).reshape(sizes)
+
+    def first_place(self, values: Bool[Array, "*shape"]) -> Int[Array, "*row"]:
+        places = self.places(values)
+        return jnp.min(jnp.where(values, places, places.size), self.axis, keepdims=True, initial=places.size)
+
+    def head(self, values: Shaped[Array, "*shape"]) -> Shaped[Array, "*row"]:
+        firsts = (
+            slice(0, 1) if axis in [a % values.ndim for a in self._axes] else slice(None) for axis in range(values.ndim)
+        )
+        return values[tuple(firsts)]
+
+    def descending(self, values: Float[Array, "*shape"]) -> tuple[Float[Array, "..."], Int[Array, "..."], Layout]:
+        ordered = jnp.sort(self.joined(values), -1, descending=True)
+        return ordered, LAST.places(ordered), LAST
 
     def joined(self, values: Shaped[Array, "*shape"]) -> Shaped[Array, "*rows n"]:
         moved = jnp.moveaxis(values, self._axes, self._last)
@@ -188,13 +219,27 @@ class Segments(Layout):
     def spread(self, numbers: Shaped[Array, "*row"]) -> Shaped[Array, "*#shape"]:
         return numbers.at[self.ids].get(mode="promise_in_bounds", indices_are_sorted=self.ascending)
 
-    def any(self, values: Bool[Array, "*shape"]) -> Bool[Array, "*row"]:
-        return self.total(values)[1:-1] > 0
+    def squeeze(self, numbers: Shaped[Array, "*row"]) -> Shaped[Array, "..."]:
+        return numbers[1:-1]
 
-    def first(self, values: Bool[Array, "*shape"]) -> Bool[Array, "*shape"]:
-        place = jnp.arange(values.shape[0], dtype=jnp.int32).reshape(-1, *(1,) * (values.ndim - 1))
-        place = jnp.where(values, place, values.shape[0])
-        return values & (place == self.spread(self._reduce(jax.ops.segment_min, place)))
+    def places(self, values: Shaped[Array, "*shape"]) -> Int[Array, "*#shape"]:
+        return jnp.arange(values.shape[0], dtype=jnp.int32).reshape(-1, *(1,) * (values.ndim - 1))
+
+    def first_place(self, values: Bool[Array, "*shape"]) -> Int[Array, "*row"]:
+        places = jnp.where(values, self.places(values), values.shape[0])
+        return jnp.minimum(self._reduce(jax.ops.segment_min, places), values.shape[0])
+
+    def head(self, values: Shaped[Array, "*shape"]) -> Shaped[Array, "*row"]:
+        first = self.first(jnp.ones(values.shape, bool))
+        return self.total(jnp.where(first, values, jnp.zeros((), values.dtype)))
+
+    def descending(self, values: Float[Array, "*shape"]) -> tuple[Float[Array, "..."], Int[Array, "..."], Layout]:
+        # The ids (0, 1, 0) with values (0, 5, 2) become the ids (0, 0, 1) with (2, 0, 5) and the ranks (0, 1, 0).
+        ids = jnp.broadcast_to(self.ids.reshape(-1, *(1,) * (values.ndim - 1)), values.shape)
+        ids, negative = jax.lax.sort((ids, -values), dimension=0, num_keys=2)
+        lengths = self.total(jnp.ones(self.ids.shape, jnp.int32))
+        ranks = self.places(values) - (jnp.cumsum(lengths) - lengths)[ids]
+        return -negative, ranks, dataclasses.replace(self, ids=jnp.sort(self.ids), ascending=True)
 
     def joined(self, values: Shaped[Array, "*shape"]) -> Shaped[Array, "*rows n"]:
         return values

@@ -375,12 +375,11 @@ def critical_beta(logits: Float[Array, "*rows n"], where: AnyMask = None) -> Flo
 
 
 def critical_beta_of(row: Row) -> Float[Array, "*rows"]:
-    """Returns the critical inverse temperature of rows along the last axis."""
+    """Returns the critical inverse temperature of rows, without axes of size 1."""
     # The row (2, 0, 0, 0) has log(2)/2, log(3)/2 and log(4)/2 at k = 2, 3 and 4: of equal gaps the last k is largest.
-    z = row.logits
-    ordered = jnp.sort(z, -1, descending=True)
-    place = jax.lax.broadcasted_iota(jnp.int32, z.shape, z.ndim - 1)
-    counted = (place > 0) & (ordered > -jnp.inf)
-    gap = jnp.where(counted, ordered[..., :1] - ordered, 1)
-    slope = jnp.where(counted, jnp.log1p(place.astype(z.dtype)) / gap, 0)
-    return jnp.where(jnp.all(z < jnp.inf, -1), jnp.max(slope, -1, initial=0), jnp.nan)
+    ordered, rank, layout = row.layout.descending(row.logits)
+    counted = (rank > 0) & (ordered > -jnp.inf)
+    gap = jnp.where(counted, layout.spread(layout.head(ordered)) - ordered, 1)
+    slope = jnp.where(counted, jnp.log1p(rank.astype(ordered.dtype)) / gap, 0)
+    largest = jnp.maximum(layout.squeeze(layout.top(slope)), 0)
+    return jnp.where(layout.any(~(ordered < jnp.inf)), jnp.nan, largest)

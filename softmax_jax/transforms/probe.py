@@ -11,11 +11,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from softmax_jax.normalizers import checks
-from softmax_jax.normalizers.calculus import weight_entropy
-from softmax_jax.normalizers.layout import Segments
-from softmax_jax.normalizers.row import Row, critical_beta_of
+from softmax_jax.normalizers.calculus import entropy_of_weights
+from softmax_jax.normalizers.layout import Layout
+from softmax_jax.normalizers.row import Row, critical_beta_of, visible_values
 from softmax_jax.transforms.replacement import Empty, SiteLogits
-from softmax_jax.transforms.segment_rows import measure_segments
 from softmax_jax.transforms.sites import Site, table
 from softmax_jax.transforms.swap import Normalizers, Where, by_pattern, transform
 
@@ -162,41 +161,50 @@ def _measure_rows(
     critical: bool = False,
 ) -> dict[str, Array]:
     """Returns what `SiteRows` holds of each row."""
-    axes = rows.axis if isinstance(rows.axis, tuple) else (rows.axis,)
     optional = {"also": also(weights)} if also else {}
-    if isinstance(rows.layout, Segments):
-        return measure_segments(rows.logits, weights, rows.layout, rows.where, critical) | optional
-    weights = _flatten_row(weights, axes)
-    visible = jnp.ones(weights.shape, bool) if rows.where is None else _flatten_row(rows.where, axes)
-    row = Row.of(_flatten_row(rows.logits, axes), -1, visible)
+    join, layout = rows.layout.joined, rows.layout.after_joining()
+    # What the model hides is in `where`: the size of a logit hides nothing more.
+    row = Row.of(join(rows.logits), layout, None if rows.where is None else join(rows.where), low_hides=False)
     if critical:
         optional["critical"] = critical_beta_of(row)
+    visible = jnp.ones(row.logits.shape, bool) if row.where is None else row.where
+    measures = {
+        **_measure_weights(visible_values(join(weights)), layout),
+        "visible": layout.total(visible).astype(jnp.int32),
+        **_measure_logits(row.logits, layout),
+    }
+    return {name: layout.squeeze(numbers) for name, numbers in measures.items()} | optional
+
+
+def _measure_weights(w: Float[Array, "*shape"], layout: Layout) -> dict[str, Float[Array, "*row"] | Int[Array, "*row"]]:
+    """Returns the measures of rows of weights; 0 for a segment without entries."""
+    largest = layout.top(w)
+    filled = largest != -jnp.inf
+    place = layout.first_place((w == layout.spread(largest)) | jnp.isnan(w))  # of NaN, which equals nothing, the first
     return {
-        "entropy": weight_entropy(weights),
-        "largest": jnp.max(weights, -1),
-        "place": jnp.argmax(weights, -1).astype(jnp.int32),
-        "visible": jnp.sum(visible, -1, dtype=jnp.int32),
-        "first": weights[..., 0],
-        **_measure_logits(row.logits),
-        **optional,
+        "entropy": entropy_of_weights(w, layout),
+        "largest": jnp.where(filled, largest, 0),
+        "place": jnp.where(filled, place, 0),
+        "first": layout.head(w),
     }
 
 
-def _measure_logits(z: Float[Array, "*rows n"]) -> dict[str, Array]:
+def _measure_logits(z: Float[Array, "*shape"], layout: Layout) -> dict[str, Float[Array, "*row"]]:
     """Returns the measures of rows of logits, -inf where these are hidden; 0 for a row that sees nothing."""
-    # No floor stands for -inf: one such as 1e-45 is 0 in bfloat16, and the log of a sum of hidden entries not finite.
-    visible, top = z > -jnp.inf, jnp.max(z, -1)
-    several, filled = jnp.sum(visible, -1) > 1, jnp.any(visible, -1)
+    visible = z != -jnp.inf
+    top, seen = layout.top(z), layout.total(visible)
     # The second is the largest without the first of the largest: (3, 3, 1) has gap 0.
-    first_of_top = jax.lax.broadcasted_iota(jnp.int32, z.shape, z.ndim - 1) == jnp.argmax(z, -1, keepdims=True)
-    second, least = jnp.max(jnp.where(first_of_top, -jnp.inf, z), -1), jnp.min(jnp.where(visible, z, jnp.inf), -1)
-    total = jax.nn.logsumexp(jnp.where(filled[..., None], z, 0), -1)
-    measures = {"top": top, "spread": top - least, "log_sum_exp": total, "gap": jnp.where(several, top - second, 0)}
-    return {name: jnp.where(filled, measure, 0) for name, measure in measures.items()}
-
-
-def _flatten_row(array: Array, axes: tuple[int, ...]) -> Array:
-    """Returns the array with these axes as one, the last; numbers in float32 (float64 stays)."""
-    moved = jnp.moveaxis(array, axes, range(-len(axes), 0))
-    wide = moved.astype(jnp.float32) if array.dtype in (jnp.float16, jnp.bfloat16) else moved
-    return wide.reshape(*moved.shape[: moved.ndim - len(axes)], -1)
+    first_of_top = layout.first(visible & (z == layout.spread(top)))
+    second = layout.top(jnp.where(first_of_top, -jnp.inf, z))
+    least = -layout.top(jnp.where(visible, -z, -jnp.inf))
+    # log Σ exp z = m + log Σ exp(z - m) for any constant m. The largest logit is one, as long as it is finite: (0, 0)
+    # has 0 + log 2, and the sum of a row that sees nothing is 0, which has no logarithm.
+    pivot = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0))
+    total = layout.total(jnp.exp(z - layout.spread(pivot)))
+    measures = {
+        "top": top,
+        "gap": jnp.where(seen > 1, top - second, 0),
+        "spread": top - least,
+        "log_sum_exp": pivot + jnp.log(jnp.where(seen > 0, total, 1)),
+    }
+    return {name: jnp.where(seen > 0, measure, 0) for name, measure in measures.items()}

@@ -117,9 +117,6 @@ class Replacement:
             return jax.nn.softmax(logits, softmax.axes, where=shown)
 
         where, layout = self.visible(hidden.masks, hidden.by_value, values), self.layout(values)
-        if isinstance(layout, Segments):  # what belongs to no segment is summed nowhere
-            inside = jnp.broadcast_to(layout.inside(logits.ndim), logits.shape)
-            where = inside if where is None else where & inside
         return SiteLogits(logits, self.traced.site.axis, layout, where, model_weights)
 
     def layout(self, values: Values) -> Layout:

@@ -292,3 +292,43 @@ def test_the_size_of_logits_hides_nothing_in_a_swap(normalizer: Any):
 
     dense = lambda q: jax.nn.softmax((q @ k)[None]) @ jnp.arange(3.0)[:, None]  # noqa: E731
     close(sj.swap(layer, {0: normalizer})(q), sj.swap(dense, {0: normalizer})(q)[0])
+
+
+@pytest.mark.full
+def test_measures_of_segments_and_of_rows_are_the_same_for_hostile_numbers_and_in_derivatives():
+    """Rows of three entries: finite, low, tied, with NaN, with +inf, only NaN, and with nothing visible."""
+    inf, nan = np.inf, np.nan
+    z = jnp.array(
+        [[1, 0, 2], [0, -1e4, -2e4], [3, 3, 1], [0, nan, 1], [0, inf, 1], [nan, nan, nan], [0, 0, 0]], jnp.float32
+    )
+    seen = jnp.arange(7)[:, None] < jnp.full((1, 3), 6)
+    ids = jnp.repeat(jnp.arange(7), 3)
+
+    def dense(z):
+        z = z[..., None] @ jnp.ones(1)  # an argument that is low may be a mask, a product is none
+        return jax.nn.softmax(jnp.where(seen, z, -1e30)) @ jnp.ones((3, 2))
+
+    def in_segments(z):
+        z = z[..., None] @ jnp.ones(1)
+        exponentials = jnp.where(seen.ravel(), jnp.exp(z - jax.ops.segment_max(z, ids, 7)[ids]), 0)
+        weights = exponentials / jax.ops.segment_sum(exponentials, ids, 7)[ids]
+        return jax.ops.segment_sum(weights[:, None] * jnp.ones((21, 2)), ids, 7)
+
+    def both(z):
+        rows = [
+            sj.probe(layer, "softmax", critical=True)(v)[1][0] for layer, v in [(dense, z), (in_segments, z.ravel())]
+        ]
+        finite = lambda layer: lambda v: sj.probe(layer, "softmax")(v)[1][0].log_sum_exp[:3].sum()  # noqa: E731
+        gradients = [
+            jax.grad(finite(layer))(v).reshape(7, 3)[:3] for layer, v in [(dense, z), (in_segments, z.ravel())]
+        ]
+        return rows, gradients
+
+    (wanted, found), gradients = run(both, z)
+    for measure in ("visible", "top", "gap", "spread", "log_sum_exp", "critical", "entropy", "largest", "first"):
+        np.testing.assert_allclose(getattr(found, measure)[:6], getattr(wanted, measure)[:6], rtol=1e-6)
+    np.testing.assert_array_equal(found.place[:6], wanted.place[:6] + 3 * np.arange(6))
+    np.testing.assert_allclose(wanted.spread[:3], [2, 2e4, 2])  # what is low hides nothing that the model shows
+    np.testing.assert_array_equal(wanted.log_sum_exp[4:], [inf, nan, 0])
+    for gradient in gradients:
+        np.testing.assert_allclose(gradient, jax.nn.softmax(z[:3]), rtol=1e-6)

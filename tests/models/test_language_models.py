@@ -89,7 +89,7 @@ def test_the_command_writes_a_page_and_goes_on_where_it_was_stopped(tmp_path, mo
     def not_again(*_, **__):
         raise AssertionError
 
-    monkeypatch.setattr("softmax_jax.experiment.commands.language_model.passage_losses", not_again)
+    monkeypatch.setattr("softmax_jax.experiment.language_models.model.passage_losses", not_again)
     main()
     for more, said in [
         (["--lengths", "128"], "--lengths has 128: the model's context is 64 tokens"),

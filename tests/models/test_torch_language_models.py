@@ -23,8 +23,6 @@ from softmax_jax.experiment.language_models.measures import passage_losses
 from softmax_jax.experiment.language_models.torch_model import (
     TorchModel,
     load_torch,
-    torch_head_measures,
-    torch_losses,
     write_on,
 )
 from softmax_jax.refusal import Refusal
@@ -72,10 +70,10 @@ def test_the_losses_and_heads_of_a_directory_are_those_of_pytorch(tmp_path: Path
         with ssmax_in_torch():
             edited = losses_in_torch()
         attentions = torch.stack(model(input_ids=tensors, output_attentions=True).attentions, 1).numpy()
-    np.testing.assert_allclose(torch_losses(loaded, tokens, None), own, atol=1e-5)
-    np.testing.assert_allclose(torch_losses(loaded, tokens, EDITED), edited, atol=1e-5)
+    np.testing.assert_allclose(loaded.losses(tokens, None), own, atol=1e-5)
+    np.testing.assert_allclose(loaded.losses(tokens, EDITED), edited, atol=1e-5)
     assert not np.allclose(own, edited, atol=1e-2)
-    heads = torch_head_measures(loaded, tokens, (8, 24))
+    heads = loaded.head_measures(tokens, (8, 24))
     for place, rows in enumerate([slice(7), slice(7, 24)]):
         np.testing.assert_allclose(heads["first"][..., place], attentions[..., rows, 0].mean(-1), atol=1e-5)
     assert all(np.isfinite(measure).all() for measure in heads.values())
@@ -229,5 +227,5 @@ def test_smollm2_has_the_same_losses_by_both_ways(tmp_path: Path):
     own.tokenizer.save(str(path / "tokenizer.json"))
     tokens = own.encode(PASSAGE.read_text())[None, :256]
     wanted = passage_losses(own.parameters, tokens, None, own.sizes, by_softmax)
-    got = torch_losses(load_torch(path), tokens, None)
+    got = load_torch(path).losses(tokens, None)
     np.testing.assert_allclose(got, wanted, atol=1e-4)

@@ -11,7 +11,6 @@ from softmax_jax.experiment.language_models.baking import bake, find_queries
 from softmax_jax.experiment.language_models.loading import path_of
 from softmax_jax.experiment.language_models.model import Model
 from softmax_jax.experiment.language_models.temperatures import Learned, learn_temperatures
-from softmax_jax.experiment.language_models.torch_model import TorchModel
 from softmax_jax.files import LARGEST, exists, read_text, sha256_of
 from softmax_jax.refusal import Refusal
 
@@ -38,11 +37,7 @@ def calibrate(model: Model, name: str, texts: Sequence[Path], new: Path, **setti
 
     Raises Refusal, before it learns, for a model of PyTorch and for one that cannot be baked.
     """
-    if isinstance(model, TorchModel):
-        raise Refusal(
-            f"--calibrate is for Llama, Mistral and Qwen2, and {name} runs in PyTorch: learn numbers with "
-            "softmax_jax.calibrate, and write them with softmax_jax.experiment.language_models.baking.bake"
-        )
+    model.check_learnable()
     find_queries(path_of(name))
     learned = learn_temperatures(model, [model.encode(read_text(path)) for path in texts], **settings)
     made_by = settings | {

@@ -11,7 +11,6 @@ import hashlib
 import itertools
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,25 +24,19 @@ from softmax_jax.experiment.commands.calibration import calibrate, check_calibra
 from softmax_jax.experiment.commands.output import check_directory, typed_path
 from softmax_jax.experiment.commands.parse import each_once, each_within, normalizer_names, parse, within
 from softmax_jax.experiment.commands.process import KEPT
-from softmax_jax.experiment.language_models.decoder import by_softmax, weigh_by
 from softmax_jax.experiment.language_models.loading import Model, load
 from softmax_jax.experiment.language_models.measures import (
     HEAD_COLUMNS,
     LOSS_COLUMNS,
-    head_measures,
     head_rows,
     loss_rows,
-    passage_losses,
 )
 from softmax_jax.experiment.language_models.page import summary_of, summary_table, write_model_page
 from softmax_jax.experiment.language_models.temperatures import BUDGET, STEPS
-from softmax_jax.experiment.language_models.torch_model import TorchModel, torch_head_measures, torch_losses
 from softmax_jax.experiment.measures.units import Unit, compute, read, slug
 from softmax_jax.experiment.training.progress import Log, plain_console
 from softmax_jax.files import read_text
 from softmax_jax.refusal import Refusal
-from softmax_jax.temperature import checkpoint_sha256
-from softmax_jax.transforms.from_torch import FITTING
 
 EXAMPLE = "softmax-jax language-model smollm2 --text README.md docs/sharpness.md --output smollm2"
 OF_MODEL = "softmax"
@@ -114,33 +107,23 @@ def measure(arguments: Arguments, model: Model) -> list[pl.DataFrame]:
         raise Refusal(f"--lengths has {max(arguments.lengths)}: the model's context is {model.sizes.context} tokens")
     texts = [(path.name, passages_of(path, model, arguments)) for path in arguments.text]
     edges = tuple(sorted(arguments.lengths))
-    weighs = {name: by_softmax if name == OF_MODEL else weigh_by(name) for name in (OF_MODEL, *arguments.normalizers)}
+    names = tuple(dict.fromkeys((OF_MODEL, *arguments.normalizers)))
 
     def measure_losses(name: str, text: str, tokens: Int[np.ndarray, "passages length"]) -> Iterator[tuple[Any, ...]]:
-        if isinstance(model, TorchModel):
-            losses = torch_losses(model, tokens, None if name == OF_MODEL else name)
-        else:
-            losses = passage_losses(model.parameters, tokens, None, model.sizes, weighs[name])
-        return loss_rows(name, text, losses, edges)
+        return loss_rows(name, text, model.losses(tokens, None if name == OF_MODEL else name), edges)
 
     def measure_heads(text: str, tokens: Int[np.ndarray, "passages length"]) -> Iterator[tuple[Any, ...]]:
-        if isinstance(model, TorchModel):
-            measured = torch_head_measures(model, tokens, edges)
-        else:
-            measured = head_measures(model.parameters, tokens, model.sizes, edges)
-        return head_rows(text, measured, edges)
+        return head_rows(text, model.head_measures(tokens, edges), edges)
 
     named = [(f"{place}_{slug(text[0])}", *text) for place, text in enumerate(texts)]
     heads = [Unit(f"heads_{file}", HEAD_COLUMNS, functools.partial(measure_heads, *text)) for file, *text in named]
     losses = [
         Unit(f"losses_{slug(name)}_{file}", LOSS_COLUMNS, functools.partial(measure_losses, name, *text))
-        for name, (file, *text) in itertools.product(weighs, named)
+        for name, (file, *text) in itertools.product(names, named)
     ]
-    modules = [read_text(Path(str(sys.modules[name.partition(":")[0]].__file__))) for name in weighs if ":" in name]
+    modules = [read_text(Path(str(sys.modules[name.partition(":")[0]].__file__))) for name in names if ":" in name]
     tokens = [tokens.tolist() for _, tokens in texts]
-    if isinstance(model, TorchModel):  # whose sizes do not say all of its configuration
-        modules += [read_text(Path(arguments.model) / "config.json"), *(version(name) for name in FITTING)]
-    inputs = (checkpoint_sha256(model.parameters), model.sizes, modules, edges, tokens)
+    inputs = (*model.identity, modules, edges, tokens)
     files = arguments.output / "measured" / hashlib.sha256(repr(inputs).encode()).hexdigest()[:16]
     compute([*heads, *losses], files)
     return [pl.concat(read(files / f"{unit.name}.csv") for unit in units) for units in (losses, heads)]

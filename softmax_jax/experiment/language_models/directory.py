@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from softmax_jax.experiment.language_models.arrays import MODEL_ARRAYS, Stored, count_rows, read_parameters
 from softmax_jax.experiment.language_models.configuration import describe_config, read_architecture
 from softmax_jax.experiment.language_models.keys import LARGEST_WEIGHTS, Keys, read_object, shown, unreadable
-from softmax_jax.experiment.language_models.model import Model, checked_tokenizer, require
+from softmax_jax.experiment.language_models.model import DecoderModel, checked_tokenizer, require
 from softmax_jax.files import opened, read_bytes
 from softmax_jax.refusal import Refusal
 
@@ -25,7 +25,7 @@ SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors")
 """The names of a model's files: one with all arrays, or parts that an index lists."""
 
 
-def load_directory(path: Path) -> Model:
+def load_directory(path: Path) -> DecoderModel:
     """Loads the model of a directory. Raises Refusal for files that are missing, damaged or of another model."""
     check_files(path)
     config = Keys(path / "config.json", read_object(path / "config.json"))
@@ -34,7 +34,9 @@ def load_directory(path: Path) -> Model:
     queries = "model.layers.0.self_attn.q_proj.weight"
     description = describe_config(config, kind, count_rows(arrays, queries, path))
     tokenizer = file_tokenizer(path / "tokenizer.json", count_rows(arrays, MODEL_ARRAYS["embed"][1], path))
-    return Model(path.name, read_parameters(arrays, description, "model.layers", 1, path), description.sizes, tokenizer)
+    return DecoderModel(
+        path.name, read_parameters(arrays, description, "model.layers", 1, path), description.sizes, tokenizer
+    )
 
 
 def check_files(path: Path) -> None:

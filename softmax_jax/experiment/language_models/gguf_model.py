@@ -12,7 +12,7 @@ from softmax_jax.experiment.language_models.arrays import MODEL_ARRAYS, Stored, 
 from softmax_jax.experiment.language_models.gguf_header import Header, read_header
 from softmax_jax.experiment.language_models.keys import Keys, shown
 from softmax_jax.experiment.language_models.metadata import describe_metadata, read_architecture
-from softmax_jax.experiment.language_models.model import Model, checked_tokenizer, require
+from softmax_jax.experiment.language_models.model import DecoderModel, checked_tokenizer, require
 from softmax_jax.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ CONTROL, DEFINED = 3, 4
 """The types of a token that is no text, and of one that is found in a text before it is cut."""
 
 
-def load_gguf(path: Path) -> Model:
+def load_gguf(path: Path) -> DecoderModel:
     """Loads a GGUF file. Raises Refusal for one that is damaged or holds another model."""
     header = read_header(path)
     metadata = Keys(path, header.metadata)
@@ -47,7 +47,7 @@ def load_gguf(path: Path) -> Model:
     tokenizer = _gguf_tokenizer(header.metadata, path, count_rows(arrays, MODEL_ARRAYS["embed"][0], path))
     parameters = read_parameters(arrays, description, "blk", 0, path)
     name = header.metadata.get("general.name")
-    return Model(name if isinstance(name, str) else path.stem, parameters, description.sizes, tokenizer)
+    return DecoderModel(name if isinstance(name, str) else path.stem, parameters, description.sizes, tokenizer)
 
 
 def _gguf_arrays(header: Header, path: Path) -> dict[str, Stored]:

@@ -1,24 +1,27 @@
 """A pretrained model with its tokenizer, and what reading one from any file needs."""
 
+import abc
 import dataclasses
 import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Array, Float, Int
 
-from softmax_jax.experiment.language_models.decoder import Parameters, Sizes
+from softmax_jax.experiment.language_models.decoder import Parameters, Sizes, by_softmax, weigh_by
 from softmax_jax.experiment.language_models.keys import shown
+from softmax_jax.experiment.language_models.measures import head_measures, passage_losses
 from softmax_jax.refusal import MissingPackage, Refusal
+from softmax_jax.temperature import checkpoint_sha256
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer  # pyright: ignore[reportMissingImports]
 
 
 @dataclasses.dataclass(frozen=True)
-class Model:
-    """A pretrained model with its tokenizer."""
+class Model(abc.ABC):
+    """A pretrained model with its tokenizer, and what is measured of it."""
 
     name: str
     parameters: Parameters
@@ -32,6 +35,46 @@ class Model:
     def decode(self, tokens: Int[np.ndarray, " tokens"]) -> str:
         """Returns the text of tokens."""
         return self.tokenizer.decode(tokens.tolist(), skip_special_tokens=False)
+
+    @abc.abstractmethod
+    def losses(
+        self, tokens: Int[np.ndarray, "passages length"], normalizer: str | None
+    ) -> Float[Array, "passages following"]:
+        """Returns the loss of each token after the first, under a normalizer; without one under the model's softmax."""
+
+    @abc.abstractmethod
+    def head_measures(
+        self, tokens: Int[np.ndarray, "passages length"], edges: tuple[int, ...]
+    ) -> dict[str, Float[Array, "passages layers heads bins"]]:
+        """Returns `HEAD_MEASURES` of every head under its own softmax, as means over the rows of each bin."""
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """All that its measures depend on besides the tokens: by it they are kept."""
+        return checkpoint_sha256(self.parameters), self.sizes
+
+    @abc.abstractmethod
+    def check_learnable(self) -> None:
+        """Raises Refusal for a model whose temperatures `learn_temperatures` cannot learn."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderModel(Model):
+    """A llama-like model, computed by `decoder`."""
+
+    def losses(
+        self, tokens: Int[np.ndarray, "passages length"], normalizer: str | None
+    ) -> Float[Array, "passages following"]:
+        weigh = weigh_by(normalizer) if normalizer else by_softmax
+        return passage_losses(self.parameters, tokens, None, self.sizes, weigh)
+
+    def head_measures(
+        self, tokens: Int[np.ndarray, "passages length"], edges: tuple[int, ...]
+    ) -> dict[str, Float[Array, "passages layers heads bins"]]:
+        return head_measures(self.parameters, tokens, self.sizes, edges)
+
+    def check_learnable(self) -> None:
+        """Refuses none: the decoder takes a temperature for each head."""
 
 
 def require(package: str) -> Any:

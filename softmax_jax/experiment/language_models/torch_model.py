@@ -4,7 +4,8 @@ The files are read by transformers. No code of the directory is run, and nothing
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from softmax_jax.experiment.language_models.keys import Keys, read_object, shown
 from softmax_jax.experiment.language_models.known_keys import REFUSED
 from softmax_jax.experiment.language_models.measures import ROW_MEASURES, mean_measures
 from softmax_jax.experiment.language_models.model import Model
+from softmax_jax.files import read_text
 from softmax_jax.refusal import Refusal, require
-from softmax_jax.transforms.from_torch import INSTALL
+from softmax_jax.transforms.from_torch import FITTING, INSTALL
 from softmax_jax.transforms.sites import Site
 from softmax_jax.transforms.unread import UNREADABLE
 
@@ -35,6 +37,48 @@ class TorchModel(Model):
 
     apply: Callable[..., dict[str, Any]]
     """Returns the logits (batch, length, tokens), and the values of each layer's cache (batch, heads, length, size)."""
+    configuration: str
+    """The text of config.json, as the sizes do not say all of it."""
+
+    def logits_under(self, normalizer: str | None) -> Callable[..., Float[Array, "1 length tokens"]]:
+        """Returns the compiled function of its logits under a normalizer; None for its own softmax."""
+        apply = sj.swap(self.apply, normalizer, where=is_of_heads) if normalizer else self.apply
+        return jax.jit(lambda weights, tokens: apply(weights, tokens)["logits"])
+
+    def losses(
+        self, tokens: Int[np.ndarray, "passages length"], normalizer: str | None
+    ) -> Float[Array, "passages following"]:
+        logits_of = self.logits_under(normalizer)
+
+        def passage_loss(tokens: Int[Array, " length"]) -> Float[Array, " following"]:
+            logits = logits_of(self.parameters, tokens[None])[0, :-1]
+            return jax.nn.logsumexp(logits, -1) - jnp.take_along_axis(logits, tokens[1:, None], -1)[:, 0]
+
+        with jax.default_matmul_precision("highest"):
+            return jnp.stack([passage_loss(jnp.asarray(passage)) for passage in tokens])
+
+    def head_measures(
+        self, tokens: Int[np.ndarray, "passages length"], edges: tuple[int, ...]
+    ) -> dict[str, Float[Array, "passages layers heads bins"]]:
+        @jax.jit
+        def measure_passage(weights: dict[str, Array], tokens: Int[Array, " length"]) -> dict[str, Array]:
+            output, sites = sj.probe(self.apply, where=is_of_heads)(weights, tokens[None])
+            rows = {name: jnp.stack([getattr(site, name)[0] for site in sites]) for name in ROW_MEASURES}
+            return mean_measures(rows, jnp.concatenate(output["values"]), edges)
+
+        with jax.default_matmul_precision("highest"):
+            measured = [measure_passage(self.parameters, jnp.asarray(passage)) for passage in tokens]
+        return {name: jnp.stack([each[name] for each in measured]) for name in measured[0]}
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        return (*super().identity, self.configuration, *(version(name) for name in FITTING))
+
+    def check_learnable(self) -> None:
+        raise Refusal(
+            f"--calibrate is for Llama, Mistral and Qwen2, and {self.name} runs in PyTorch: learn numbers with "
+            "softmax_jax.calibrate, and write them with softmax_jax.experiment.language_models.baking.bake"
+        )
 
 
 def load_torch(path: Path) -> TorchModel:
@@ -62,7 +106,8 @@ def load_torch(path: Path) -> TorchModel:
     heads = model.config.num_attention_heads
     context = getattr(model.config, "max_position_embeddings", None) or LONGEST
     key_heads = getattr(model.config, "num_key_value_heads", None) or heads
-    return TorchModel(path.name, weights, Sizes(heads, key_heads, context), tokenizer, apply)
+    sizes = Sizes(heads, key_heads, context)
+    return TorchModel(path.name, weights, sizes, tokenizer, apply, read_text(path / "config.json"))
 
 
 def _load_whole(model_class: Any, path: Path, dtype: Any) -> Any:
@@ -107,49 +152,13 @@ def is_of_heads(site: Site) -> bool:
     return site.use in UNREADABLE or (site.use == "attention" and len(site.shape) == 4)
 
 
-def swapped_to(model: TorchModel, normalizer: str | None) -> Callable[..., Float[Array, "1 length tokens"]]:
-    """Returns the compiled function of a model's logits under a normalizer; None for its own softmax."""
-    swapped = sj.swap(model.apply, normalizer, where=is_of_heads) if normalizer else model.apply
-    return jax.jit(lambda weights, tokens: swapped(weights, tokens)["logits"])
-
-
-def torch_losses(
-    model: TorchModel, tokens: Int[np.ndarray, "passages length"], normalizer: str | None
-) -> Float[Array, "passages following"]:
-    """Returns the loss of every token but the first of each passage, under a normalizer or the model's own softmax."""
-    compiled = swapped_to(model, normalizer)
-
-    def losses(tokens: Int[Array, " length"]) -> Float[Array, " following"]:
-        logits = compiled(model.parameters, tokens[None])[0, :-1]
-        return jax.nn.logsumexp(logits, -1) - jnp.take_along_axis(logits, tokens[1:, None], -1)[:, 0]
-
-    with jax.default_matmul_precision("highest"):
-        return jnp.stack([losses(jnp.asarray(passage)) for passage in tokens])
-
-
-def torch_head_measures(
-    model: TorchModel, tokens: Int[np.ndarray, "passages length"], edges: Sequence[int]
-) -> dict[str, Float[Array, "passages layers heads bins"]]:
-    """Returns `HEAD_MEASURES` of every head under its own softmax, as means over the rows of each bin."""
-
-    @jax.jit
-    def measure_passage(weights: dict[str, Array], tokens: Int[Array, " length"]) -> dict[str, Array]:
-        output, sites = sj.probe(model.apply, where=is_of_heads)(weights, tokens[None])
-        rows = {name: jnp.stack([getattr(site, name)[0] for site in sites]) for name in ROW_MEASURES}
-        return mean_measures(rows, jnp.concatenate(output["values"]), edges)
-
-    with jax.default_matmul_precision("highest"):
-        measured = [measure_passage(model.parameters, jnp.asarray(passage)) for passage in tokens]
-    return {name: jnp.stack([each[name] for each in measured]) for name in measured[0]}
-
-
 def write_on(
     model: TorchModel, tokens: Int[np.ndarray, " length"], count: int, normalizer: str | None = None
 ) -> Int[Array, " written"]:
     """Returns the tokens that a model writes after others, each the likeliest, from the whole text at every step."""
-    compiled = swapped_to(model, normalizer)
+    logits_of = model.logits_under(normalizer)
     text = jnp.zeros(len(tokens) + count, jnp.int32).at[: len(tokens)].set(tokens)  # what follows changes no token
     for place in range(len(tokens), len(text)):
-        logits = compiled(model.parameters, text[None])[0, place - 1]
+        logits = logits_of(model.parameters, text[None])[0, place - 1]
         text = text.at[place].set(jnp.argmax(logits))
     return text[len(tokens) :]

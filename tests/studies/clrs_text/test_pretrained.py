@@ -14,7 +14,7 @@ import pytest
 import softmax_jax as sj
 from softmax_jax.experiment.language_models import decoder
 from softmax_jax.experiment.language_models.decoder import Sizes, hidden, scores
-from softmax_jax.experiment.language_models.loading import Model
+from softmax_jax.experiment.language_models.model import DecoderModel
 from softmax_jax.experiment.tasks.task import sequence_key
 from softmax_jax.experiment.training.progress import plain_console
 from studies.clrs_text import pretrained, tuned_decoder
@@ -98,7 +98,7 @@ def test_the_weight_that_heads_give_a_number_is_that_of_its_tokens(monkeypatch):
 
 @pytest.mark.rare
 def test_a_model_is_tuned_under_every_regime_and_tested(tmp_path, monkeypatch):
-    monkeypatch.setattr(pretrained, "load", lambda name: Model("tiny", parameters(), SIZES, cast(Any, None)))
+    monkeypatch.setattr(pretrained, "load", lambda name: DecoderModel("tiny", parameters(), SIZES, cast(Any, None)))
     monkeypatch.setattr(pretrained, "BLOCK_STEPS", 2)
     monkeypatch.setattr(pretrained, "SAVED_EVERY", 0)
     few = {"lengths": (3,), "longer": (4,), "seeds": 1, "batch": 1, "most_steps": 4, "sets": 25}

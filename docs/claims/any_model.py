@@ -38,6 +38,7 @@ def models_of_pytorch() -> Iterator[tuple[str, str]]:
     (version,) = models["version"].unique()
     yield PAGE, f"Tested are {len(run)} small random models under transformers {version}"
     yield PAGE, f"{len(models) - len(run)} more are refused"
+    yield PAGE, f"## Tested on {len(models)} models of PyTorch"
 
 
 def cost_of_a_swap_in_pytorch() -> Iterator[tuple[str, str]]:

@@ -14,7 +14,8 @@ import pytest
 
 from softmax_jax.experiment.commands.language_model import main
 from softmax_jax.experiment.language_models.decoder import Sizes, hidden, losses, scores
-from softmax_jax.experiment.language_models.loading import Model, load
+from softmax_jax.experiment.language_models.loading import load
+from softmax_jax.experiment.language_models.model import DecoderModel
 from softmax_jax.experiment.language_models.needles import NAMES, make_needles, single_tokens
 from softmax_jax.refusal import Refusal
 from studies.clrs_text.algorithms import ALGORITHMS
@@ -156,7 +157,7 @@ def test_what_the_study_cannot_do_is_said_in_one_line(tmp_path):
 
 @pytest.mark.parametrize("facts", [1, 2, 8])
 def test_of_several_facts_each_has_a_name_and_an_answer_and_one_is_asked_for(facts):
-    class Words(Model):
+    class Words(DecoderModel):
         """A model whose tokens are words."""
 
         def encode(self, text):

@@ -1,11 +1,14 @@
 """What is measured of losses and heads, on small random arrays."""
 
+from typing import Any, cast
+
 import jax.numpy as jnp
 import numpy as np
 import polars as pl
 import pytest
 
 import softmax_jax as sj
+from softmax_jax.experiment.commands.calibration import calibrate
 from softmax_jax.experiment.language_models.decoder import hidden
 from softmax_jax.experiment.language_models.measures import (
     HEAD_MEASURES,
@@ -16,6 +19,8 @@ from softmax_jax.experiment.language_models.measures import (
     loss_rows,
     paired_losses,
 )
+from softmax_jax.experiment.language_models.torch_model import TorchModel
+from softmax_jax.refusal import Refusal
 from tests.experiment.language_models.plain_llama import tiny_arrays
 from tests.experiment.language_models.test_decoder import SIZES, TOKENS, as_parameters
 
@@ -49,3 +54,9 @@ def test_slopes_and_paired_losses_are_those_of_the_rows():
     assert cost["below"].to_list() == [4, 8]
     np.testing.assert_allclose(cost["more"], 2)
     np.testing.assert_allclose(cost["half"], 12.706 * np.std([1, 3], ddof=1) / np.sqrt(2), rtol=1e-4)
+
+
+def test_a_model_of_pytorch_is_refused_before_temperatures_are_learned(tmp_path):
+    model = TorchModel("gpt2", {}, SIZES, cast(Any, None), cast(Any, None), "{}")
+    with pytest.raises(Refusal, match="^--calibrate is for Llama, Mistral and Qwen2, and gpt2 runs in PyTorch: learn"):
+        calibrate(model, "gpt2", [], tmp_path / "new", budget=0.01)

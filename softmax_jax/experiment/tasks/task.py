@@ -1,15 +1,19 @@
 """`Task`: the data, the model and the loss of one task, as training and evaluation see them."""
 
 import abc
+import functools
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import optax
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from softmax_jax.normalizers import checks
+from softmax_jax.refusal import Refusal
 
 
 def parameter_key(seed: Int[Array, ""]) -> Key[Array, ""]:
@@ -35,6 +39,10 @@ def dropout_key(seed: Int[Array, ""], step: Int[Array, ""]) -> Key[Array, ""]:
 def option(setting: str) -> str:
     """Returns what a command line calls a setting of a task."""
     return "--" + setting.replace("_", "-")
+
+
+Shapes = tuple[tuple[int, ...], ...]
+"""The shapes of the arrays of one set."""
 
 
 class Task(abc.ABC):
@@ -79,9 +87,10 @@ class Task(abc.ABC):
     def longest(self) -> int:
         """The most items of a set in training, beyond which a test is of longer ones.
 
-        A task that trains on other lengths must say so: the default is the shortest length to test at, 16.
+        By default the length at which a test set has the shape of one of the training batch. Raises Refusal where no
+        length has: such a task must say it.
         """
-        return min(self.test_lengths)
+        return _length_of_training(self)
 
     @property
     def test_lengths(self) -> tuple[int, ...]:
@@ -141,3 +150,32 @@ class Task(abc.ABC):
     def test_set(self, key: Key[Array, ""], length: Int[Array, ""], room: int) -> Any:
         """Returns a test set of a length among room for more items. Without `shared` the room is the length."""
         return self.test_batch(key, room, 1)
+
+
+@functools.cache
+def _length_of_training(task: Task) -> int:
+    """Returns the length at which a test set has the shapes of one of the training batch, from shapes alone."""
+    training = _set_shapes(lambda: task.training_batch(jnp.int32(0), jnp.int32(0)))
+
+    def test(length: int) -> Shapes:
+        return _set_shapes(lambda: task.test_batch(jax.random.key(0), length, 1))
+
+    # The axes of a test set grow with its length n by equal steps. One of 17 at n = 16 and of 33 at n = 32 is n + 1, so
+    # a training set with 9 there has n = 16 + (9 - 17) * (32 - 16) / (33 - 17) = 8 items.
+    low = min(task.test_lengths)
+    high = max(2 * low, *task.test_lengths)
+    sizes = zip(*(itertools.chain(*shapes) for shapes in (training, test(low), test(high))))
+    lengths = {
+        low + (trained - small) * (high - low) // (large - small) for trained, small, large in sizes if large > small
+    }
+    if len(lengths) == 1 and (length := lengths.pop()) > 0 and test(length) == training:
+        return length
+    raise Refusal(
+        f"the task {task.name} trains on sets whose length is not known, as no test set has their shape: let it have "
+        "`longest`, the most items of a set in training"
+    )
+
+
+def _set_shapes(draw: Callable[[], Any]) -> Shapes:
+    """Returns the shapes of the arrays of one set of a batch, which is not drawn."""
+    return tuple(leaf.shape[1:] for leaf in jax.tree.leaves(jax.eval_shape(draw)))

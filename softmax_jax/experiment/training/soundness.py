@@ -23,12 +23,13 @@ PLAIN = Config.normalizer
 def require_sound(task: Task, normalizer: str) -> None:
     """Checks the batch and the attention of a task. The model is traced, not run.
 
-    Raises Refusal for a training batch without arrays, for a model without a softmax, and for a model that does not use
-    the normalizer that it is given.
+    Raises Refusal for a training batch without arrays, for a task whose training lengths are not known, for a model
+    without a softmax, and for a model that does not use the normalizer that it is given.
     """
     batch = jax.eval_shape(task.training_batch, jnp.int32(0), jnp.int32(0))
     if not jax.tree.leaves(batch):
         raise Refusal(f"the task {task.name} has a training_batch without arrays: return sets and their answers")
+    _ = task.longest  # or raises
     under_softmax = _scores(task, PLAIN)
     if normalizer == PLAIN:
         try:

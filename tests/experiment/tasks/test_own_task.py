@@ -132,6 +132,12 @@ class Blind(Largest):
 class Empty(Largest):
     def training_batch(self, seed, step):
         return ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Wide(Largest):
+    def training_batch(self, seed, step):
+        return self.test_batch(jax.random.key(0), 8, self.batch)._replace(numbers=jnp.zeros((self.batch, 8, 2)))
 """
 
 
@@ -141,6 +147,7 @@ class Empty(Largest):
         ("Largest", "ssmax", "is the same under ssmax as under softmax: let `build` give its normalizer"),
         ("Blind", "softmax", "has no attention to measure"),
         ("Empty", "softmax", "a training_batch without arrays"),
+        ("Wide", "softmax", "trains on sets whose length is not known.*: let it have `longest`, the most items of a"),
     ],
 )
 def test_a_task_that_could_not_be_judged_is_refused_before_it_is_trained(module, tmp_path, kind, normalizer, words):
@@ -152,8 +159,10 @@ def test_a_task_that_could_not_be_judged_is_refused_before_it_is_trained(module,
     assert not (tmp_path / "run").exists()
 
 
-def test_a_plain_model_takes_a_softmax_of_another_name(module):
-    require_sound(task_class(f"{module}:Largest")(), "jax.nn:softmax")
+def test_a_plain_model_takes_a_softmax_of_another_name_and_its_longest_set_is_read_from_shapes(module):
+    task = task_class(f"{module}:Largest")()
+    require_sound(task, "jax.nn:softmax")
+    assert task.longest == 8
 
 
 @pytest.mark.full

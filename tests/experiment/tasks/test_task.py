@@ -172,3 +172,7 @@ def test_training_and_evaluation_give_the_same_numbers_whatever_x64_says():
     for x64 in (False, True):
         with jax.enable_x64(x64):
             assert versions()["x64"] == str(x64)  # as the record of a run says
+
+
+def test_the_longest_set_of_training_is_the_one_whose_shape_test_sets_have(task):
+    assert Task.longest.__get__(task) == task.longest

@@ -23,6 +23,7 @@ from softmax_jax.experiment.measures.references import REFERENCES, TRUE_ITEM, TR
 from softmax_jax.experiment.report import charts, tables
 from softmax_jax.experiment.report.charts import BY_CAUSE
 from softmax_jax.experiment.report.tables import with_interval
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.tasks.retrieval_model import LONGEST_WHOLE
 from softmax_jax.experiment.training.config import changed, settings_of
 from softmax_jax.experiment.training.progress import plain_console
@@ -39,7 +40,7 @@ from studies.common import (
     Options,
     best_of_others,
     kept,
-    max_retrieval_of,
+    require_kind,
     start,
 )
 from studies.pairs import best_of_pairs, pairs_chart, shares_of_variance
@@ -110,7 +111,7 @@ def measured(recipe: Recipe, checkpoint: Path, kept_in: Path, arguments: Argumen
         named = {name: normalizer(name) for name in names}
         options: dict[str, Any] = {"measures": ("accuracy",), "references": tuple(REFERENCES)}
         options |= {"seeds": config.all_seeds, "lengths": arguments.lengths, "sets": arguments.sets}
-        frame = frame_of(evaluate(parameters, named, task=max_retrieval_of(config), **options))
+        frame = frame_of(evaluate(parameters, named, task=require_kind(config.task, MaxRetrieval), **options))
         return frame.sort("n", "seed", maintain_order=True).rows()
 
     return pl.DataFrame(kept(kept_in / "accuracies.json", settings, measure), ACCURACIES, orient="row")

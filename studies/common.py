@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -19,8 +19,7 @@ from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
 from softmax_jax.experiment.report.chart_files import save_chart
 from softmax_jax.experiment.report.charts import Chart
 from softmax_jax.experiment.report.tables import put_into
-from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.experiment.training.config import Config
+from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.experiment.training.run import Parameters
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.files import read_json, read_text, write_csv, write_json, write_whole
@@ -28,6 +27,7 @@ from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refusal import Refusal
 
 T = TypeVar("T")
+TaskT = TypeVar("TaskT", bound=Task)
 Rows = list[tuple[Any, ...]]
 TEMPERATURES = tuple(f"temperature({2.0**-power:g})" for power in range(1, 9))
 """Softmax at constant θ, to choose the best of besides softmax (θ = 1) and hardmax (θ → 0)."""
@@ -103,25 +103,47 @@ class RunOptions(Options):
         within("--sets", self.sets, 1, 2**20, 1024)
 
 
-class Loaded(NamedTuple):
-    """A trained run of max retrieval."""
+class Loaded(NamedTuple, Generic[TaskT]):
+    """A trained run, or one part of its task."""
 
     name: str
-    task: MaxRetrieval
+    task: TaskT
     parameters: Parameters
     seeds: Sequence[int]
 
 
-def load_runs(checkpoints: Iterable[Path]) -> list[Loaded]:
-    """Loads runs of max retrieval. Raises Refusal for a missing one and for a run of another task."""
-    configs = [(path.name, *load_checkpoint(path)) for path in checkpoints]
-    return [
-        Loaded(name, max_retrieval_of(config), parameters, config.all_seeds) for name, config, parameters in configs
-    ]
+def load_runs(checkpoints: Iterable[Path], kind: type[TaskT] = Task) -> list[Loaded[TaskT]]:  # pyright: ignore[reportArgumentType]
+    """Loads runs; every part of a task is a run of its own.
+
+    Arguments:
+        checkpoints: Directories of runs, or msgpack files.
+        kind: The class of their tasks; by default any.
+
+    Raises:
+        Refusal: For a run that is missing, and for one of another task.
+
+    Example:
+        >>> [(run.name, run.task.name, len(run.seeds)) for run in load_runs([SHIPPED / "paper"])]
+        [('paper', 'max_retrieval', 10)]
+    """
+    runs = []
+    for path in checkpoints:
+        config, parameters = load_checkpoint(path)
+        for part, task in config.task.parts().items():
+            name = ", ".join(filter(None, (path.name, part)))
+            runs.append(Loaded(name, require_kind(task, kind), parameters, config.all_seeds))
+    return runs
+
+
+def require_kind(task: Task, kind: type[TaskT]) -> TaskT:
+    """Returns the task of a run. Raises Refusal for one of another class."""
+    if not isinstance(task, kind):
+        raise Refusal(f"the task is {task.name}: name a run of {kind.name.replace('_', ' ')}")
+    return task
 
 
 def measure_run(
-    run: Loaded,
+    run: Loaded[Any],
     names: Iterable[str],
     lengths: Sequence[int],
     sets: int,
@@ -155,13 +177,6 @@ def start(arguments: type[T], description: str | None, study: Callable[[T], None
         parsed = parse(arguments, description=description)
         KEPT.keep()
         study(parsed)
-
-
-def max_retrieval_of(config: Config) -> MaxRetrieval:
-    """Returns the task of a run of max retrieval. Raises Refusal for another task."""
-    if not isinstance(config.task, MaxRetrieval):
-        raise Refusal(f"the task is {config.task.name}: name a run of max retrieval")
-    return config.task
 
 
 def kept(path: Path, settings: Mapping[str, Any], compute: Callable[[], Rows]) -> Rows:

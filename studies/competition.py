@@ -24,11 +24,12 @@ from softmax_jax.experiment.measures.dispersion import HARDMAX, Resolution, reso
 from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
 from softmax_jax.experiment.measures.summary import summarize
 from softmax_jax.experiment.report.tables import new_table, number_or_dash
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.tasks.rounded_products import SPACING
 from softmax_jax.experiment.training.progress import plain_console
 from softmax_jax.experiment.training.run_directory import load_checkpoint
 from softmax_jax.normalizers.registry import normalizer
-from studies.common import CHECKPOINTS, max_retrieval_of, start
+from studies.common import CHECKPOINTS, require_kind, start
 
 RARE = 40.0
 """Gaps of so many means are left out: their probability is below that of rounding in float64."""
@@ -80,7 +81,7 @@ def compared(
 ) -> tuple[Resolution, list[tuple[int, float, float, float | None]]]:
     """Returns what the key tells apart, and by length, in percent: predicted, under hardmax, half its 95 % interval."""
     config, parameters = load_checkpoint(checkpoint)
-    task = max_retrieval_of(config)
+    task = require_kind(config.task, MaxRetrieval)
     key, spacing = resolution(parameters, task=task), SPACING.get(task.matmul, 0.0)
     options = {"seeds": config.all_seeds, "lengths": lengths, "sets": sets, "measures": ("accuracy",), "task": task}
     summary = summarize(frame_of(evaluate(parameters, {HARDMAX: normalizer(HARDMAX)}, **options)), HARDMAX)

@@ -30,6 +30,7 @@ from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
 from softmax_jax.experiment.measures.significance import over_seeds
 from softmax_jax.experiment.report import charts, tables
 from softmax_jax.experiment.report.charts import by_size
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.progress import plain_console
 from softmax_jax.experiment.training.run_directory import load_checkpoint
 from softmax_jax.files import versions
@@ -38,7 +39,7 @@ from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.normalizers.scales import InverseTemperature
 from softmax_jax.temperature import checkpoint_sha256
-from studies.common import CHECKPOINTS, SOFT_TO_SHARP, Options, Rows, kept, max_retrieval_of, start
+from studies.common import CHECKPOINTS, SOFT_TO_SHARP, Options, Rows, kept, require_kind, start
 from studies.sharpest import at_training_length, sharpest
 
 NEAREST_OF = (1, 4, 16, 64)
@@ -118,7 +119,12 @@ def tested(checkpoint: Path, n: int, beta: float, sets: int) -> Rows:
     config, parameters = load_checkpoint(checkpoint)
     named = {name: normalizer(name) for name in (*SOFT_TO_SHARP, "adaptive")}
     named[RULE] = Normalizer(softmax, InverseTemperature(beta))
-    options = {"seeds": config.all_seeds, "lengths": (n,), "sets": sets, "task": max_retrieval_of(config)}
+    options = {
+        "seeds": config.all_seeds,
+        "lengths": (n,),
+        "sets": sets,
+        "task": require_kind(config.task, MaxRetrieval),
+    }
     frame = frame_of(evaluate(parameters, named, measures=("accuracy", "critical_beta"), **options))
     return frame.select("n", "normalizer", "seed", "accuracy", "critical_beta").rows()
 
@@ -127,7 +133,7 @@ def measured(arguments: Arguments, checkpoint: Path, console: Console) -> tuple[
     """Returns the rows of `CHOICES`, `BETAS` and `ACCURACIES` of one run."""
     name, sets = checkpoint.name, arguments.sets // 8 if arguments.quick else arguments.sets
     config, parameters = load_checkpoint(checkpoint)
-    trained = max_retrieval_of(config).longest
+    trained = require_kind(config.task, MaxRetrieval).longest
     settings = {"sets": sets, "checkpoint_sha256": checkpoint_sha256(parameters), "versions": versions()}
 
     def part_rows(part: str, compute: Callable[[], Rows], **more: Any) -> Rows:

@@ -17,6 +17,7 @@ import polars as pl
 from softmax_jax.experiment.measures.evaluation import evaluate
 from softmax_jax.experiment.report import tables
 from softmax_jax.experiment.report.tables import with_interval
+from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.tasks.rounded_products import FLOAT32
 from softmax_jax.experiment.training.run_directory import SHIPPED
 from softmax_jax.normalizers.registry import normalizer
@@ -78,7 +79,7 @@ def measured(arguments: Arguments) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Returns the accuracies by precision of training and of test, and the split of the sets of each run."""
     accuracies, splits = [], []
     named = {name: normalizer(name) for name in SOFT_TO_SHARP}
-    for _, task, parameters, seeds in load_runs(arguments.checkpoints):
+    for _, task, parameters, seeds in load_runs(arguments.checkpoints, MaxRetrieval):
         right: dict[str, dict[int, np.ndarray]] = {}
         for tested in (ROUNDED, FLOAT32):
             options = {"seeds": seeds, "lengths": arguments.lengths, "sets": arguments.sets, "measures": ("accuracy",)}

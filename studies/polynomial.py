@@ -39,7 +39,7 @@ from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.refusal import Refusal
 from softmax_jax.temperature import Rows, TemperatureFit
-from studies.common import CHECKPOINTS, RunOptions, load_runs, max_retrieval_of, start
+from studies.common import CHECKPOINTS, RunOptions, load_runs, require_kind, start
 
 PUBLISHED = "published"
 DEGREE = 4
@@ -109,7 +109,7 @@ def measure_recipes(directory: Path, lengths: Sequence[int], sets: int) -> dict[
         raise Refusal(f"--recipes is {directory}: it must hold runs of studies.ablation --groups precision")
     rows_by_recipe = {}
     for path, config, parameters in runs:
-        task = max_retrieval_of(config)
+        task = require_kind(config.task, MaxRetrieval)
         rate = " at a constant rate" if "constant" in config.schedule else ""
         name = f"{task.matmul}{'' if task.matmul == FLOAT32 else f', {task.rounded}'}{rate}"
         rows_by_recipe[name] = measure_rows(path.name, task, parameters, config.all_seeds, lengths, sets)
@@ -221,7 +221,7 @@ def curve_chart(frame: pl.DataFrame) -> charts.Chart:
 
 def study(arguments: Arguments) -> None:
     """Measures, fits, draws, writes."""
-    runs = load_runs(arguments.checkpoints)
+    runs = load_runs(arguments.checkpoints, MaxRetrieval)
     recipe_rows = measure_recipes(arguments.recipes, arguments.lengths, arguments.sets) if arguments.recipes else {}
     rows: dict[str, dict[int, Rows]] = {}
     for run in runs:

@@ -74,7 +74,7 @@ def published_lengths(lengths: Iterable[int]) -> list[int]:
     return [n for n in LENGTHS if n in measured]
 
 
-def accuracies(run: Loaded, lengths: Sequence[int], sets: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+def accuracies(run: Loaded[MaxRetrieval], lengths: Sequence[int], sets: int) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Returns the accuracy of a run with its errors in sets without ties, in percent of sets, and its ceilings."""
     _, task, parameters, seeds = run
     named = {name: normalizer(name) for name in NORMALIZERS}
@@ -304,7 +304,7 @@ def in_steps(frame: pl.DataFrame) -> pl.DataFrame:
 def study(arguments: Arguments) -> None:
     """Measures, draws, writes."""
     recipes = read_recipes(arguments.recipes) if arguments.recipes else ()
-    runs = load_runs(arguments.checkpoints)
+    runs = load_runs(arguments.checkpoints, MaxRetrieval)
     run_frames = [accuracies(run, arguments.lengths, arguments.sets) for run in runs]
     accuracy, ceiling = (
         pl.concat(frame.select(pl.lit(run.name).alias("run"), pl.all()) for run, frame in zip(runs, frames))

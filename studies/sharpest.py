@@ -28,7 +28,7 @@ from softmax_jax.experiment.tasks.retrieval_model import Batch
 from softmax_jax.experiment.training.progress import plain_console
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.normalizers.registry import normalizer
-from studies.common import SOFT_TO_SHARP, max_retrieval_of, start
+from studies.common import SOFT_TO_SHARP, require_kind, start
 
 TOLERANCE = 0.1
 """Percentage points of accuracy at the length of training to give up for the reach of a sharper row."""
@@ -61,7 +61,7 @@ def at_training_length(
     Each set is drawn `nearest_of` times from uniform ρ and the draw with the closest top two is kept. 1 turns this off.
     """
     config, parameters = load_checkpoint(checkpoint)
-    task = max_retrieval_of(config)
+    task = require_kind(config.task, MaxRetrieval)
     if nearest_of > 1:
         settings: dict[str, Any] = dataclasses.asdict(task) | {"nearest_of": nearest_of}
         task = NearTies(**settings)

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import polars as pl
@@ -103,7 +103,8 @@ class RunOptions(Options):
         within("--sets", self.sets, 1, 2**20, 1024)
 
 
-class Loaded(NamedTuple, Generic[TaskT]):
+@dataclasses.dataclass(frozen=True)
+class Loaded(Generic[TaskT]):
     """A trained run, or one part of its task."""
 
     name: str

@@ -79,12 +79,13 @@ def measured(arguments: Arguments) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Returns the accuracies by precision of training and of test, and the split of the sets of each run."""
     accuracies, splits = [], []
     named = {name: normalizer(name) for name in SOFT_TO_SHARP}
-    for _, task, parameters, seeds in load_runs(arguments.checkpoints, MaxRetrieval):
+    for run in load_runs(arguments.checkpoints, MaxRetrieval):
+        task, seeds = run.task, run.seeds
         right: dict[str, dict[int, np.ndarray]] = {}
         for tested in (ROUNDED, FLOAT32):
             options = {"seeds": seeds, "lengths": arguments.lengths, "sets": arguments.sets, "measures": ("accuracy",)}
             options["task"] = dataclasses.replace(task, matmul=tested)
-            evaluations = evaluate(parameters, named, **options)
+            evaluations = evaluate(run.parameters, named, **options)
             right[tested] = {at_length.n: at_length.values["accuracy"] > 0 for at_length in evaluations}
             for n, outcomes in right[tested].items():
                 accuracies += [

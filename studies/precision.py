@@ -76,11 +76,11 @@ def published_lengths(lengths: Iterable[int]) -> list[int]:
 
 def accuracies(run: Loaded[MaxRetrieval], lengths: Sequence[int], sets: int) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Returns the accuracy of a run with its errors in sets without ties, in percent of sets, and its ceilings."""
-    _, task, parameters, seeds = run
+    task, seeds = run.task, run.seeds
     named = {name: normalizer(name) for name in NORMALIZERS}
     frames = []
     for measured in evaluate(
-        parameters, named, seeds=seeds, lengths=lengths, sets=sets, measures=("accuracy",), task=task
+        run.parameters, named, seeds=seeds, lengths=lengths, sets=sets, measures=("accuracy",), task=task
     ):
         tied = ties(task, task.matmul, seeds=seeds, n=measured.n, sets=sets).tied
         wrong = 100 - measured.values["accuracy"]

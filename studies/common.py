@@ -104,7 +104,7 @@ class RunOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True)
-class Loaded(Generic[TaskT]):
+class TrainedRun(Generic[TaskT]):
     """A trained run, or one part of its task."""
 
     name: str
@@ -113,7 +113,7 @@ class Loaded(Generic[TaskT]):
     seeds: Sequence[int]
 
 
-def load_runs(checkpoints: Iterable[Path], kind: type[TaskT] = Task) -> list[Loaded[TaskT]]:  # pyright: ignore[reportArgumentType]
+def load_runs(checkpoints: Iterable[Path], kind: type[TaskT] = Task) -> list[TrainedRun[TaskT]]:  # pyright: ignore[reportArgumentType]
     """Loads runs; every part of a task is a run of its own.
 
     Arguments:
@@ -132,7 +132,7 @@ def load_runs(checkpoints: Iterable[Path], kind: type[TaskT] = Task) -> list[Loa
         config, parameters = load_checkpoint(path)
         for part, task in config.task.parts().items():
             name = ", ".join(filter(None, (path.name, part)))
-            runs.append(Loaded(name, require_kind(task, kind), parameters, config.all_seeds))
+            runs.append(TrainedRun(name, require_kind(task, kind), parameters, config.all_seeds))
     return runs
 
 
@@ -144,7 +144,7 @@ def require_kind(task: Task, kind: type[TaskT]) -> TaskT:
 
 
 def measure_run(
-    run: Loaded[Any],
+    run: TrainedRun[Any],
     names: Iterable[str],
     lengths: Sequence[int],
     sets: int,

@@ -26,7 +26,7 @@ from softmax_jax.experiment.training.progress import with_progress
 from softmax_jax.experiment.training.run_directory import load_checkpoint
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import normalizer
-from studies.common import Loaded, Options, require_kind, start
+from studies.common import Options, TrainedRun, require_kind, start
 
 LENGTHS = tuple(2**power for power in range(1, 13))
 """Items of the test sets."""
@@ -65,7 +65,7 @@ def right(models: Any, batch: Batch, normalizers: Sequence[Normalizer]) -> Float
     return jnp.stack([(reached.argmax(-1) == whole.answer).mean() for reached in scores])
 
 
-def accuracies(run: Loaded[MaxRetrieval], normalizers: Sequence[str], items: int) -> pl.DataFrame:
+def accuracies(run: TrainedRun[MaxRetrieval], normalizers: Sequence[str], items: int) -> pl.DataFrame:
     """Returns the accuracy of each model of a run under each normalizer on the stream's sets of a length."""
     drawn = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(run.seeds), *leaf.shape)), stream(items))
     named = tuple(map(normalizer, normalizers))
@@ -99,7 +99,7 @@ class Arguments(Options):
 def study(arguments: Arguments) -> None:
     """Measures, writes, prints the table."""
     config, parameters = load_checkpoint(arguments.parameters)
-    run = Loaded(arguments.parameters.name, require_kind(config.task, MaxRetrieval), parameters, config.all_seeds)
+    run = TrainedRun(arguments.parameters.name, require_kind(config.task, MaxRetrieval), parameters, config.all_seeds)
     by_length = (accuracies(run, arguments.normalizers, items) for items in LENGTHS)
     frame = pl.concat(with_progress(by_length, LENGTHS, "measuring"))
     means = {(name, n): mean for name, n, mean in frame.group_by(COLUMNS[:2]).agg(pl.mean("accuracy")).rows()}

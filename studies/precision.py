@@ -37,7 +37,7 @@ from softmax_jax.files import read_json
 from softmax_jax.normalizers.registry import normalizer
 from softmax_jax.refusal import Refusal
 from studies.ceilings import ceilings, ties
-from studies.common import BEST, SOFT_TO_SHARP, Loaded, RunOptions, load_runs, start
+from studies.common import BEST, SOFT_TO_SHARP, RunOptions, TrainedRun, load_runs, start
 from studies.recipes import BASE, PRECISION
 
 NORMALIZERS = ("softmax", "adaptive", "ssmax", "hardmax")
@@ -74,7 +74,7 @@ def published_lengths(lengths: Iterable[int]) -> list[int]:
     return [n for n in LENGTHS if n in measured]
 
 
-def accuracies(run: Loaded[MaxRetrieval], lengths: Sequence[int], sets: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+def accuracies(run: TrainedRun[MaxRetrieval], lengths: Sequence[int], sets: int) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Returns the accuracy of a run with its errors in sets without ties, in percent of sets, and its ceilings."""
     task, seeds = run.task, run.seeds
     named = {name: normalizer(name) for name in NORMALIZERS}

@@ -105,7 +105,7 @@ print(sj.sites(apply)(parameters, tests[16].items))
 # %%
 probe = jax.jit(sj.probe(apply))
 found = {n: probe(parameters, batch.items)[1] for n, batch in tests.items()}
-frame = looks.of_heads(found)
+frame = looks.head_means(found)
 looks.entropy_chart(frame)
 
 # %% [markdown]

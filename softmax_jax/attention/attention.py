@@ -39,7 +39,7 @@ from softmax_jax.normalizers.naming import name_bad_rows, name_rows, naming
 from softmax_jax.normalizers.registry import NormalizerLike, as_normalizer
 from softmax_jax.refusal import Refusal
 
-Segments = Array | np.ndarray | tuple[Any, ...] | list[Any] | None
+AnySegmentIds = Array | np.ndarray | tuple[Any, ...] | list[Any] | None
 """The ids of documents as users give them."""
 
 Implementation = Literal["dense", "streaming", "xla", "cudnn"]
@@ -68,7 +68,7 @@ def dot_product_attention(
     query_seq_lengths: Given = None,
     key_value_seq_lengths: Given = None,
     local_window_size: Given = None,
-    segment_ids: Segments = None,
+    segment_ids: AnySegmentIds = None,
     normalizer: NormalizerLike = "softmax",
     implementation: Implementation | None = None,
     block_size: int | None = None,

@@ -63,7 +63,7 @@ def axis_and_mask(logits: Float[Array, "*shape"], axis: AnyAxis, where: AnyMask,
 
 
 def read_mask(
-    where: Any, shape: tuple[int, ...], remedy: str, of: str = "that of the logits,", nonzero: bool = False
+    where: Any, shape: tuple[int, ...], remedy: str, whose: str = "that of the logits,", nonzero: bool = False
 ) -> Array | None:
     """Returns a mask as booleans that broadcast to a shape.
 
@@ -71,7 +71,7 @@ def read_mask(
         where: An array, a list or one value, of booleans or of 0 and 1; None for no mask.
         shape: The shape to which it must broadcast.
         remedy: What to do with a mask that is to be added to the logits.
-        of: What has the shape, for the message.
+        whose: Says in the message what has the shape.
         nonzero: As in `_read_numbers`.
 
     Raises:
@@ -89,7 +89,7 @@ def read_mask(
     mask = checks.array("the mask", where, object)
     if not checks.broadcasts(mask.shape, shape):
         raise Refusal(
-            f"the mask has shape {mask.shape}; it must broadcast to {of} {shape}: give each axis its full size or 1"
+            f"the mask has shape {mask.shape}; it must broadcast to {whose} {shape}: give each axis its full size or 1"
         )
     return jnp.asarray(mask) if mask.dtype == jnp.bool_ else _read_numbers(mask, remedy, nonzero)
 
@@ -167,7 +167,7 @@ class Row:
     given: Float[Array, "*shape"] | None = None
     """The logits of the caller: the weights get their type, and a plain function without a scale is called with them.
     """
-    found: tuple[Array, Array] | None = None
+    known_largest: tuple[Array, Array] | None = None
     """Logits and the largest of each of their rows, which `largest` returns while the row has these logits."""
 
     @classmethod
@@ -227,8 +227,8 @@ class Row:
 
     def largest(self) -> Float[Array, "*row"]:
         """Returns the largest logit of each row, -inf for an empty one. It counts as a constant in derivatives."""
-        if self.found is not None and self.found[0] is self.logits:
-            return self.found[1]
+        if self.known_largest is not None and self.known_largest[0] is self.logits:
+            return self.known_largest[1]
         return jax.lax.stop_gradient(self.layout.largest(self.logits))
 
     def zero(self) -> Float[Array, "*row"]:

@@ -133,8 +133,8 @@ def _number_shape(site: Site, heads: int | tuple[int, ...] | None, by_turn: bool
     With `by_turn` the turns come first, before as many axes as the logits have, less one.
     """
     rank = len(site.shape)
-    asked = heads if isinstance(heads, tuple) else () if heads is None else (heads,)
-    axes = {axis % rank for axis in asked if -rank <= axis < rank}
+    head_axes = heads if isinstance(heads, tuple) else () if heads is None else (heads,)
+    axes = {axis % rank for axis in head_axes if -rank <= axis < rank}
     first = min(axes, default=rank)
     shape = tuple(size if axis in axes else 1 for axis, size in enumerate(site.shape))[first:]
     if by_turn and site.turns > 1:

@@ -36,7 +36,7 @@ def unwrap_views(value: Value) -> tuple[Value, tuple[Step, ...]]:
     """Returns the value that a value is a view of, masked or not, and the steps from there."""
     steps: list[Step] = []
     while node := value.producer:
-        masked = read_mask(node)
+        masked = read_node_mask(node)
         if masked is None and node.name not in VIEWS:
             break
         operand = masked[0] if masked else node.inputs[0]
@@ -45,7 +45,7 @@ def unwrap_views(value: Value) -> tuple[Value, tuple[Step, ...]]:
     return value, tuple(steps[::-1])
 
 
-def read_mask(node: Node) -> tuple[Value, Mask] | None:
+def read_node_mask(node: Node) -> tuple[Value, Mask] | None:
     """Returns the operand that an equation sets to 0 where a mask says so, and the mask."""
     # select_n(p, a, b) is b where p is True, else a: with b = 0, p hides, and with a = 0, p shows.
     if node.name == "select_n" and len(node.inputs) == 3:

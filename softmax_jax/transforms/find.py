@@ -47,7 +47,7 @@ from softmax_jax.transforms.exponents import (
     hides_same,
     low_number_masks,
     read_exponents,
-    read_mask,
+    read_node_mask,
     same_computation,
     same_up_to_layout,
     unwrap_views,
@@ -376,14 +376,14 @@ class _Sum(NamedTuple):
             yield softmax
             return
         users = [user for user, _ in softmax.node.outputs[0].users if not user.backward]
-        masks = [read[1] if (read := read_mask(user)) else None for user in users]
+        masks = [read[1] if (read := read_node_mask(user)) else None for user in users]
         all_masked = all(mask and hides_same(mask, other) for mask in masks for other in missing)
         if all_masked and softmax.form == "weights" and not is_returned(softmax.node):
             yield from (dataclasses.replace(softmax, node=user) for user in users)
 
     def missing_masks(self, steps: tuple[Step, ...]) -> list[Mask]:
         """Returns the masks of the sum that a numerator, made by these steps, lacks in exponentials and logits."""
-        applied = [mask[1] for step in steps if (mask := read_mask(step.node))]
+        applied = [mask[1] for step in steps if (mask := read_node_mask(step.node))]
         applied += low_number_masks(self.exponents.logits)
         return [mask for mask in self.masks if not any(hides_same(mask, other) for other in applied)]
 
@@ -423,7 +423,7 @@ class _Sum(NamedTuple):
 
     def is_mask_of_sum(self, step: Step) -> bool:
         """Says whether a step is a mask that the sum has too."""
-        _, mask = read_mask(step.node) or (None, None)
+        _, mask = read_node_mask(step.node) or (None, None)
         same = [other for other in self.masks if mask and mask.visible_if == other.visible_if]
         return any(mask and same_computation(mask.predicate, other.predicate) for other in same)
 
@@ -440,7 +440,7 @@ def _read_sum(node: Node) -> _Sum | None:
         return None
     axes = (0,) if segments else tuple(int(axis) for axis in node.params["axes"])
     start, steps = unwrap_views(node.inputs[-1])
-    masked = [read_mask(step.node) for step in steps]
+    masked = [read_node_mask(step.node) for step in steps]
     if any(not mask and step.node.name not in IDENTITIES for mask, step in zip(masked, steps)):
         return None
     if not (start.producer and start.producer.exponentiates):
@@ -483,7 +483,7 @@ def _serves_division_only(product: Value, steps: Iterable[Step]) -> bool:
         users = [node for node, _ in value.users if not node.backward]
         if len(users) != 1 or value in value.producer.frame.owner().outputs:
             return False
-    return all(step.node.name in LAYOUTS or read_mask(step.node) for step in steps)
+    return all(step.node.name in LAYOUTS or read_node_mask(step.node) for step in steps)
 
 
 def _read_logaddexp(larger: Node) -> Value | None:

@@ -101,9 +101,9 @@ def _import_torchax() -> Any:
 
             torchax.default_env()
     except (AttributeError, ImportError, RuntimeError, TypeError) as error:
-        found = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "torchax", "jax"))
+        installed = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "torchax", "jax"))
         fitting = " ".join(f"{name}=={version}" for name, version in FITTING.items())
-        raise Refusal(f"{found} do not fit together ({error}): pip install {fitting}") from error
+        raise Refusal(f"{installed} do not fit together ({error}): pip install {fitting}") from error
     return torchax
 
 

@@ -37,7 +37,7 @@ from collections.abc import Mapping
 
 import jax.numpy as jnp
 
-from softmax_jax.transforms.exponents import read_mask, unwrap_views
+from softmax_jax.transforms.exponents import read_node_mask, unwrap_views
 from softmax_jax.transforms.find import Softmax, find_sums
 from softmax_jax.transforms.program import (
     IDENTITIES,
@@ -208,7 +208,7 @@ def _unwrap_scores(logits: Value) -> Value:
         if node.name in VIEWS:
             logits = node.inputs[0]
         elif node.name in ("mul", "div", "select_n", "max", "add", "sub"):
-            masked, size = read_mask(node), math.prod(logits.shape)
+            masked, size = read_node_mask(node), math.prod(logits.shape)
             operands = [masked[0]] if masked else node.inputs[1:] if node.name == "select_n" else node.inputs
             scores = [operand for operand in operands if math.prod(unwrap(operand, LAYOUTS).shape) == size]
             if len(scores) != 1:

@@ -54,8 +54,8 @@ def gathers_by(node: Node, ids: Value) -> bool:
     windows = tuple(numbers.offset_dims) == tuple(range(1, 1 + len(rest)))
     gathered = tuple(numbers.collapsed_slice_dims) == tuple(numbers.start_index_map) == (0,)
     whole = tuple(node.params["slice_sizes"]) == (1, *rest) and not numbers.operand_batching_dims
-    own, _ = _unwrap_ids(node.inputs[1], node.inputs[0].shape[0])
-    return windows and gathered and whole and same_computation(own, ids)
+    gather_ids, _ = _unwrap_ids(node.inputs[1], node.inputs[0].shape[0])
+    return windows and gathered and whole and same_computation(gather_ids, ids)
 
 
 def is_of_segments(value: Value, ids: Value) -> bool:

@@ -12,7 +12,7 @@ from softmax_jax.normalizers.normalizer import Normalizer
 Hidden = Float[Array, "positions hidden"]
 
 
-class Block(nnx.Module):
+class DecoderBlock(nnx.Module):
     """Attention, then a perceptron, each on normed inputs and added to them."""
 
     def __init__(
@@ -78,7 +78,9 @@ class Decoder(nnx.Module):
         tokens, known = features.shape
         self.embed = nnx.Embed(tokens, hidden, embedding_init=nnx.initializers.normal(0.1), rngs=rngs)
         self.embed_features = nnx.Linear(known, hidden, use_bias=False, rngs=rngs) if known else None
-        self.blocks = nnx.List([Block(hidden, heads, normalizer, learn, of_query, rngs=rngs) for _ in range(layers)])
+        self.blocks = nnx.List(
+            [DecoderBlock(hidden, heads, normalizer, learn, of_query, rngs=rngs) for _ in range(layers)]
+        )
         self.norm = nnx.RMSNorm(hidden, rngs=rngs)
         self.bias = nnx.Param(jnp.zeros(tokens, jnp.float32))
 

@@ -31,11 +31,11 @@ class Arguments:
 
 def print_checked(name: str, checked: Checked) -> None:
     """Prints each promise, what is said of it below, and the verdict in one line."""
-    console, width = plain_console(), max(len(one.name) for one in checked)
-    for one in checked:
-        console.print(Text.assemble(f"{one.name:<{width}}  ", (one.verdict, STYLES.get(one.verdict, ""))))
-        if one.evidence:
-            console.print(Padding(Text(one.evidence), (0, 0, 0, 4)))
+    console, width = plain_console(), max(len(promise.name) for promise in checked)
+    for promise in checked:
+        console.print(Text.assemble(f"{promise.name:<{width}}  ", (promise.verdict, STYLES.get(promise.verdict, ""))))
+        if promise.evidence:
+            console.print(Padding(Text(promise.evidence), (0, 0, 0, 4)))
     console.print(f"{name} {verdict(checked)}")
 
 

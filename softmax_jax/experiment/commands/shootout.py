@@ -233,15 +233,15 @@ def best_at(n: int, tests: pl.DataFrame) -> str:
     by_name = dict(tests.filter(n=n).group_by("normalizer", maintain_order=True).agg("accuracy").rows())
     best = max(by_name, key=lambda name: np.mean(by_name[name]))
     others = [name for name in by_name if name != best]
-    said = f"At length {n} {best} is best: {np.mean(by_name[best]):.1f} % right"
+    sentence = f"At length {n} {best} is best: {np.mean(by_name[best]):.1f} % right"
     if not others:
         return f"At length {n} {best} answers {np.mean(by_name[best]):.1f} % right."
     gains = np.subtract(by_name[best], by_name[others[0]]).tolist()
     half, seeds = half_width(gains), len(gains)
     if half is None:
-        return f"{said}, {gains[0]:.1f} points above {others[0]} (one seed, so no interval)."
+        return f"{sentence}, {gains[0]:.1f} points above {others[0]} (one seed, so no interval)."
     chance = "beyond chance" if np.mean(gains) > half else "not beyond chance"
-    return f"{said}, {with_interval(gains)} points above {others[0]} ({seeds} seeds, {chance})."
+    return f"{sentence}, {with_interval(gains)} points above {others[0]} ({seeds} seeds, {chance})."
 
 
 def following(names: Sequence[str], runs: Path, config: Config) -> str:

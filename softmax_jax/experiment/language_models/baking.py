@@ -45,7 +45,7 @@ OTHER_WEIGHTS = (
 """Files that may hold the old weights once more. They are not copied, unless the model is read from them."""
 
 
-class Numbers(NamedTuple):
+class FileArray(NamedTuple):
     """An array of a file, and where its bytes lie."""
 
     name: str
@@ -130,7 +130,7 @@ class Plan(NamedTuple):
 
     queries: Queries
     shape: Shape
-    files: dict[Path, list[Numbers]]
+    files: dict[Path, list[FileArray]]
     """The arrays that make the queries, by the file that holds them; files of weights without such, too."""
 
 
@@ -140,27 +140,29 @@ def find_queries(source: Path) -> Plan:
     Raises Refusal for a model in which θ is no factor of the queries, and for files that are damaged or not whole.
     """
     queries, shape, files = (_of_directory if source.is_dir() else _of_gguf)(source)
-    own = {file: [array for array in arrays if queries.layer_of(array.name) is not None] for file, arrays in files}
-    for array in (array for arrays in own.values() for array in arrays):
+    query_arrays = {
+        file: [array for array in arrays if queries.layer_of(array.name) is not None] for file, arrays in files
+    }
+    for array in (array for arrays in query_arrays.values() for array in arrays):
         if array.kind not in FLOATS and array.kind not in FACTORS:
             raise Refusal(
                 f"{source}: {array.name} is of type {array.kind}, whose factors are not known: choose another"
             )
-    layers = {queries.layer_of(array.name) for arrays in own.values() for array in arrays}
+    layers = {queries.layer_of(array.name) for arrays in query_arrays.values() for array in arrays}
     if layers != set(range(shape.layers)):
         raise Refusal(
             f"{source} has queries of {len(layers)} layers and tells of {shape.layers}: it is not whole, or names them "
             "in another way; download all of it"
         )
-    return Plan(queries, shape, own)
+    return Plan(queries, shape, query_arrays)
 
 
-def _of_directory(source: Path) -> tuple[Queries, Shape, list[tuple[Path, list[Numbers]]]]:
+def _of_directory(source: Path) -> tuple[Queries, Shape, list[tuple[Path, list[FileArray]]]]:
     queries, shape = queries_of(read_object(source / "config.json"), source)
     return queries, shape, [(file, list(_safetensors(file))) for file in weight_files(source)]
 
 
-def _of_gguf(source: Path) -> tuple[Queries, Shape, list[tuple[Path, list[Numbers]]]]:
+def _of_gguf(source: Path) -> tuple[Queries, Shape, list[tuple[Path, list[FileArray]]]]:
     header = read_header(source)
     if header.metadata.get("split.count", 0) > 1:
         raise Refusal(f"{source} is one of {header.metadata['split.count']} parts: join them with llama-gguf-split")
@@ -171,12 +173,12 @@ def _of_gguf(source: Path) -> tuple[Queries, Shape, list[tuple[Path, list[Number
             continue
         start, end, kind, blocks = blocks_of(header, name, source)
         arrays.append(
-            Numbers(name, start, end, kind.name, header.places[name].shape if kind.name in FLOATS else blocks)
+            FileArray(name, start, end, kind.name, header.places[name].shape if kind.name in FLOATS else blocks)
         )
     return queries, shape, [(source, arrays)]
 
 
-def _safetensors(file: Path) -> Iterator[Numbers]:
+def _safetensors(file: Path) -> Iterator[FileArray]:
     """Yields the arrays of a file of safetensors: a length, a header in JSON, and bytes."""
     with opened(file, LARGEST_WEIGHTS) as header:
         length = int.from_bytes(header.read(8), "little")
@@ -190,7 +192,7 @@ def _safetensors(file: Path) -> Iterator[Numbers]:
                     raise ValueError(f"the array {name} ends behind the file")
                 if kind in FLOATS and math.prod(shape) * np.dtype(FLOATS[kind]).itemsize != last - first:
                     raise ValueError(f"the array {name} has other bytes than its shape")
-                yield Numbers(name, start + first, start + last, kind, shape)
+                yield FileArray(name, start + first, start + last, kind, shape)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise unreadable(file, error) from None
 
@@ -231,7 +233,7 @@ def _copy(source: Path, partial: Path, weights: Iterable[Path]) -> dict[Path, Pa
     return {file: partial / file.name for file in weights}
 
 
-def _scale_file(file: Path, arrays: Iterable[Numbers], theta: np.ndarray, plan: Plan) -> float:
+def _scale_file(file: Path, arrays: Iterable[FileArray], theta: np.ndarray, plan: Plan) -> float:
     """Scales the queries in a file, in place, and returns the rounding error."""
     data, errors = np.memmap(file, np.uint8, "r+"), [0.0]
     for array in arrays:

@@ -63,14 +63,14 @@ def make_needles(
     for _ in range(texts):
         answer, name, cut = random.integers(CANDIDATES), random.choice(names), random.integers(len(filler) - length)
         words = [answer, *other.permutation(np.delete(np.arange(CANDIDATES), answer))[: facts - 1]]
-        named = [name, *other.permutation([one for one in names if one != name])[: facts - 1]]
+        named = [name, *other.permutation([another for another in names if another != name])[: facts - 1]]
         depths = np.array([random.integers(1, room), *other.integers(1, room, facts - 1)])
-        facts_told = np.array([[*start, one, *middle, candidates[word], *end] for one, word in zip(named, words)])
+        facts_told = np.array([[*start, owner, *middle, candidates[word], *end] for owner, word in zip(named, words)])
         order = depths.argsort(kind="stable")
         first, *parts = np.split(filler[cut : cut + room], depths[order])
         between = itertools.chain(*zip(facts_told[order], parts))
         tokens.append(np.concatenate([first, *between, facts_told[0, :question]]))
         places.append(depths[0] + question + facts_told.shape[1] * order.tolist().index(0))
         answers.append(answer)
-    arrays = [np.asarray(one, np.int32) for one in (tokens, places, answers, candidates)]
+    arrays = [np.asarray(column, np.int32) for column in (tokens, places, answers, candidates)]
     return Needles(*arrays[:3], candidates=arrays[3], question=question)

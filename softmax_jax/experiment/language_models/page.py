@@ -60,9 +60,9 @@ def loss_chart(cost: pl.DataFrame, *title: str) -> charts.Chart:
     y = alt.Y("more:Q", title="loss more than softmax (nats)", scale=scale, axis=alt.Axis(values=TICKS, format=".2~f"))
     layers = []
     for place in range(len(names)):  # by their places, as a chart's names become those that readers know
-        own, shift = base.transform_filter(alt.datum.place == place), APART * ((place + 0.5) / len(names) - 0.5)
-        layers.append(own.mark_rule(strokeWidth=2, xOffset=shift).encode(y=charts.renamed(y, "low:Q"), y2="high:Q"))
-        layers.append(own.mark_line(point={"xOffset": shift}, xOffset=shift).encode(y=y))
+        line, shift = base.transform_filter(alt.datum.place == place), APART * ((place + 0.5) / len(names) - 0.5)
+        layers.append(line.mark_rule(strokeWidth=2, xOffset=shift).encode(y=charts.renamed(y, "low:Q"), y2="high:Q"))
+        layers.append(line.mark_line(point={"xOffset": shift}, xOffset=shift).encode(y=y))
     columns = min(2, cost["text"].n_unique())
     panels = (
         alt.layer(*layers)
@@ -99,11 +99,11 @@ def summary_of(name: str, losses: pl.DataFrame, heads: pl.DataFrame) -> list[str
     last = paired_losses(losses).filter(below=edges[-1])
     count = last["text"].n_unique()
     means = last.group_by("normalizer", maintain_order=True).agg(pl.mean("loss", "more"), pl.first("half"))
-    own, *others = means.rows()
+    softmax, *others = means.rows()
     halves = [half if count == 1 else None for *_, half in others]
     costs = "; ".join(f"{row[0]} costs {number_with_half(row[2], half)}" for row, half in zip(others, halves))
     texts = f"mean of {count} texts" if count > 1 else f"on {last['text'][0]}"
-    loss = f"Where a row sees up to {edges[-1]:,} tokens, {name} has a loss of {own[1]:.3f} nats a token ({texts})"
+    loss = f"Where a row sees up to {edges[-1]:,} tokens, {name} has a loss of {softmax[1]:.3f} nats a token ({texts})"
     return [
         f"{loss}{'; ' * bool(costs)}{costs}.",
         *heads_in_words(spreading_heads(heads, edges).filter(below=edges[-1])),

@@ -89,11 +89,13 @@ def largest_shares(most: int) -> Float[np.ndarray, " most"]:
     """
     counts = np.arange(most + 1)
     means = most / 2 / CLASSES, most / 2
-    of_class, of_all = (np.exp(counts * math.log(mean) - mean - scipy.special.gammaln(counts + 1)) for mean in means)
+    class_chances, total_chances = (
+        np.exp(counts * math.log(mean) - mean - scipy.special.gammaln(counts + 1)) for mean in means
+    )
     largest = np.zeros(most + 1)
     for m in counts:
         none_above = np.ones(1)
         for _ in range(CLASSES):
-            none_above = np.convolve(none_above, of_class[: m + 1])[: most + 1]
-        largest += 1 - np.pad(none_above, (0, most + 1 - len(none_above))) / of_all
+            none_above = np.convolve(none_above, class_chances[: m + 1])[: most + 1]
+        largest += 1 - np.pad(none_above, (0, most + 1 - len(none_above))) / total_chances
     return largest[1:] / counts[1:]

@@ -33,15 +33,15 @@ def copies(frame: pl.DataFrame, baseline: str = BASELINE) -> list[str]:
     >>> copies(pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy", "loss"], orient="row"))
     ['mine']
     """
-    own = frame.filter(normalizer=baseline)
-    seen = [name for name in OF_WEIGHTS if name in frame.columns and own[name].count() == len(own)]
+    base = frame.filter(normalizer=baseline)
+    seen = [name for name in OF_WEIGHTS if name in frame.columns and base[name].count() == len(base)]
     apart = (
-        OF_WEIGHTS if len(seen) == len(OF_WEIGHTS) else {name: OF_ANSWERS[name] for name in OF_ANSWERS if name in own}
+        OF_WEIGHTS if len(seen) == len(OF_WEIGHTS) else {name: OF_ANSWERS[name] for name in OF_ANSWERS if name in base}
     )
-    if set(apart) == {"accuracy"} and own["accuracy"].is_in([0.0, 100.0]).all():
+    if set(apart) == {"accuracy"} and base["accuracy"].is_in([0.0, 100.0]).all():
         return []
     others = frame.filter(pl.col("normalizer") != baseline)
-    paired = others.join(own.select("n", "seed", *apart), ["n", "seed"], "left", suffix=", own", maintain_order="left")
+    paired = others.join(base.select("n", "seed", *apart), ["n", "seed"], "left", suffix=", own", maintain_order="left")
     near = [((pl.col(name) - pl.col(f"{name}, own")).abs() <= most).fill_null(False) for name, most in apart.items()]
     by_name = paired.group_by("normalizer", maintain_order=True).agg(pl.all_horizontal(near).all().alias("same"))
     return by_name.filter("same")["normalizer"].to_list()

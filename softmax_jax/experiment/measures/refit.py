@@ -56,7 +56,7 @@ def searching(task: Task, length: int, heads: Heads) -> Callable[..., Rows]:
     are found again.
     """
 
-    def of_set(models: Any, key: Key[Array, ""], _: Any) -> Rows:
+    def search_set(models: Any, key: Key[Array, ""], _: Any) -> Rows:
         batch = task.test_batch(key, length, 1)
         scores = functools.partial(task.scores, models[0], batch, None)
 
@@ -76,7 +76,7 @@ def searching(task: Task, length: int, heads: Heads) -> Callable[..., Rows]:
         mean = total / jnp.maximum(jnp.sum(visible, dtype=jnp.float32), 1)
         return jax.tree.map(lambda leaf: leaf[0], search_at(at, mean[None].astype(jnp.float32), target))
 
-    return of_set
+    return search_set
 
 
 def search_lengths(
@@ -122,7 +122,7 @@ def fit_both(
     """
     to_all, to_training = names_of(criterion)
     fits = {to_all: temperature.fit(rows, fresh, criterion=criterion, **options)}
-    training, held_out = (of_training(by_length, longest_in_training) for by_length in (rows, fresh))
+    training, held_out = (training_rows(by_length, longest_in_training) for by_length in (rows, fresh))
     try:
         return fits | {to_training: temperature.fit(training, held_out, criterion=criterion, **options)}, None
     except Refusal as error:
@@ -147,7 +147,7 @@ def compare(
     too; `fresh` are those of `key`. A single seed is fitted to itself. The options are those of `temperature.fit`.
     """
     halves = np.array_split(np.arange(len(seeds)), min(len(seeds), 2))
-    chosen_on = [of_seeds(rows, others) for others in reversed(halves)]
+    chosen_on = [rows_of_seeds(rows, others) for others in reversed(halves)]
     scales = [fitted_scales(other_rows, longest_in_training, **options) for other_rows in chosen_on]
     in_all = set.intersection(*map(set, scales))
     task = task or task_of(parameters)
@@ -159,13 +159,13 @@ def compare(
         half_parameters = jax.tree.map(lambda leaf, half=half: leaf[half], parameters)
         half_seeds = [seeds[int(index)] for index in half]
         fields: dict[str, Any] = {"sets": drawn, "measures": ("accuracy", "loss"), "key": key}
-        training = of_training(other_rows, longest_in_training)
+        training = training_rows(other_rows, longest_in_training)
         for_all = {BEST_OF_ALL: weighed_alike(other_rows)}
         for_all |= {BEST_OF_TRAINING: temperature.join(training.values())} if training else {}
         for measured in Evaluation(task, half_parameters, named, half_seeds, **fields).over(tuple(rows)):
             n = measured.n
             choices = {BEST_FOR_LENGTH: other_rows[n]} | for_all
-            yield pl.concat([measured.frame(), oracles(n, choices, of_seeds(fresh, half)[n], half_seeds)])
+            yield pl.concat([measured.frame(), oracles(n, choices, rows_of_seeds(fresh, half)[n], half_seeds)])
 
 
 def fitted_scales(
@@ -173,18 +173,18 @@ def fitted_scales(
 ) -> dict[str, Scale]:
     """Returns the scales of both fits, but for one that has too few rows."""
     scales = {}
-    for name, fitted_to in zip(names_of(criterion), (rows, of_training(rows, longest_in_training))):
+    for name, fitted_to in zip(names_of(criterion), (rows, training_rows(rows, longest_in_training))):
         with contextlib.suppress(Refusal):
             scales[name] = temperature.fit_polynomial(fitted_to, criterion, **options).scale
     return scales
 
 
-def of_training(rows: Mapping[int, Rows], longest: int) -> dict[int, Rows]:
+def training_rows(rows: Mapping[int, Rows], longest: int) -> dict[int, Rows]:
     """Returns the rows of lengths that training saw."""
     return {n: length_rows for n, length_rows in rows.items() if n <= longest}
 
 
-def of_seeds(rows: Mapping[int, Rows], seeds: np.ndarray) -> dict[int, Rows]:
+def rows_of_seeds(rows: Mapping[int, Rows], seeds: np.ndarray) -> dict[int, Rows]:
     """Returns the rows of some seeds, which are given by their places."""
     return {n: Rows(*(column[seeds] for column in length_rows)) for n, length_rows in rows.items()}
 

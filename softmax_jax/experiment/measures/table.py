@@ -57,7 +57,7 @@ def mean(values: Float[np.ndarray, "sets *rest"]) -> float:
 class Measure(NamedTuple):
     """One entry of the table."""
 
-    of_set: Callable[[Any], Array]
+    compute: Callable[[Any], Array]
     """A number, or several, of one set or of one row of its attention: from `Seen`, with the fields in `needs`."""
     caption: str
     unit: str = ""
@@ -188,7 +188,7 @@ def median(values: Float[np.ndarray, "sets *rest"]) -> float:
     return float(np.median(values))
 
 
-def of_softmax(
+def bound_of_softmax(
     number: Callable[[Any, Any, Any], Any], over: Callable[..., Any] = np.mean
 ) -> Callable[[Any], float | None]:
     """Returns the aggregate of a number of `row_of_logits`: its mean over the rows, None unless the map is softmax.
@@ -223,7 +223,7 @@ def least_entropy(n: int, beta: Any, spreads: Any) -> Any:
 
 def bound(caption: str, unit: str, number: Callable[[Any, Any, Any], Any], **over: Callable[..., Any]) -> Measure:
     """Returns the entry of a number that follows from `row_of_logits`."""
-    return Measure(row_of_logits, caption, unit, aggregate=of_softmax(number, **over), needs=("logits",))
+    return Measure(row_of_logits, caption, unit, aggregate=bound_of_softmax(number, **over), needs=("logits",))
 
 
 def exact_match(seen: Seen) -> Array:
@@ -281,5 +281,5 @@ def values_of(measures: Sequence[str], whole: Seen, rows: Seen | None = None) ->
             continue
         shared = {field: value is None or field in OF_SET for field, value in seen._asdict().items()}
         axes: Any = seen._replace(**{field: None if same else 0 for field, same in shared.items()})
-        values[name] = jax.vmap(measure.of_set, in_axes=(axes,))(seen) if measure.of_row else measure.of_set(seen)
+        values[name] = jax.vmap(measure.compute, in_axes=(axes,))(seen) if measure.of_row else measure.compute(seen)
     return values

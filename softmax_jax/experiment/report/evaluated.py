@@ -31,7 +31,7 @@ class Evaluated:
     normalizers: tuple[str, ...]
     measured: Sequence[Measured]
     """By length, for a page; it may hold hardmax and the true item, too, which nobody asked for."""
-    everything: pl.DataFrame
+    full_frame: pl.DataFrame
     """The frame of all that was measured."""
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Columns that tell it from other runs, or from other parts of a task."""
@@ -47,7 +47,7 @@ class Evaluated:
     @property
     def frame(self) -> pl.DataFrame:
         """The rows of what was asked for."""
-        return self.requested(self.everything)
+        return self.requested(self.full_frame)
 
     @property
     def baseline(self) -> str:

@@ -160,7 +160,7 @@ def show(console: Console, runs: Sequence[Evaluated], requested: Sequence[int] =
         before = f"{run.name}: " if len(runs) > 1 else ""
         for question, answer in answers(run).items():
             console.print(f"\n{before}{question}: {answer}", highlight=False)
-        if "extrapolated" in run.everything.columns and (warning := extrapolation_warning(run.summary)):
+        if "extrapolated" in run.full_frame.columns and (warning := extrapolation_warning(run.summary)):
             print(warning, file=sys.stderr)
 
 

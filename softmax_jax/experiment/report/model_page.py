@@ -1,6 +1,6 @@
 """The findings of `softmax_jax.probe` in a model at several lengths: a frame, charts of it, and a page.
 
-- `of_heads(probed)`: means for each length, layer and head
+- `head_means(probed)`: means for each length, layer and head
 - `critical_betas(probed)`: the critical inverse temperature of each layer, by the number of visible entries
 - `model_page(probed, directory, title)`: a page that opens offline, with its charts and data beside it
 """
@@ -35,7 +35,7 @@ NAMED = 5
 """Heads that a sentence names, those furthest beyond the bound first."""
 
 
-def of_heads(probed: Mapping[int, Probed], heads: int = -2) -> pl.DataFrame:
+def head_means(probed: Mapping[int, Probed], heads: int = -2) -> pl.DataFrame:
     """Means over the rows of each head: `n`, `layer`, `head`, and a column for each measure.
 
     `probed` has what was found by the length n of the input. `entropy` is in nats, `uniform` is that of equal weights
@@ -47,7 +47,7 @@ def of_heads(probed: Mapping[int, Probed], heads: int = -2) -> pl.DataFrame:
     >>> import jax, softmax_jax as sj
     >>> attend = lambda x: jax.nn.softmax(x @ x.T) @ x
     >>> _, found = sj.probe(attend)(np.eye(4, dtype=np.float32))
-    >>> of_heads({4: found}).select("n", "layer", "head", pl.col("uniform").round(3)).rows()
+    >>> head_means({4: found}).select("n", "layer", "head", pl.col("uniform").round(3)).rows()
     [(4, 'layer 0', 0, 1.386)]
     """
     by_head = [
@@ -77,7 +77,7 @@ def critical_betas(probed: Mapping[int, Probed]) -> pl.DataFrame:
     >>> critical_betas({4: found}).select("layer", "n", "rows", pl.col("value").round(3), "sharp").rows()
     [('layer 0', 4, 4, 0.173, 100.0)]
     """
-    of_heads(probed)  # which refuses where there are none
+    head_means(probed)  # which refuses where there are none
     rows = pl.concat(_rows_of(n, site, -2) for n, sites in probed.items() for site in sites)
     rows = rows.drop_nulls("critical").filter(pl.col("visible") > 1)
     by_power = rows.with_columns(n=2 ** pl.col("visible").log(2).floor().cast(pl.Int64))
@@ -226,9 +226,9 @@ def model_page(probed: Mapping[int, Probed], directory: Path | str, title: str, 
     """Writes a page on a model with its charts beside it, as PNG, SVG and CSV; returns the paths, the page's first.
 
     Prints which heads spread and which rest on the first token, with which the page begins, and where it is. The
-    arguments are those of `of_heads`. It says how sharp the rows must be if `probe` was asked for what is critical.
+    arguments are those of `head_means`. It says how sharp the rows must be if `probe` was asked for what is critical.
     """
-    frame = of_heads(probed, heads)
+    frame = head_means(probed, heads)
     frame_of_shares = frame.with_columns(share=pl.col("entropy") / pl.col("uniform"))
     shares = frame_of_shares.group_by("n").agg(100 * pl.mean("share")).sort("n").rows()
     (short, few), (long, many) = shares[0], shares[-1]

@@ -55,40 +55,40 @@ def draw_svg(spec: Mapping[str, Any], look: Mapping[str, Any]) -> str:
 
 def lay_out(spec: Mapping[str, Any], paper: Paper) -> str:
     """Draws a specification as SVG at the width of one or two columns, without its title."""
-    wanted = WIDTHS[paper] / PRINT_SCALE
+    target = WIDTHS[paper] / PRINT_SCALE
     spec = {name: part for name, part in spec.items() if name != "title"}
-    drawn, panel = fit_width(spec, wanted)
+    drawn, panel = fit_width(spec, target)
     if panel < LEAST_PANEL:
-        drawn, _ = fit_width(narrowed(spec, wanted), wanted)
+        drawn, _ = fit_width(narrowed(spec, target), target)
     width, height = size_of(drawn)
     scale = WIDTHS[paper] / width
     sized = f'width="{WIDTHS[paper]:g}" height="{scale * height:.2f}"'
     return re.sub('width="[^"]+" height="[^"]+"', sized, drawn, count=1)
 
 
-def fit_width(spec: Mapping[str, Any], wanted: float) -> tuple[str, float]:
-    """Draws a specification about as wide as wanted; returns the picture and the width of a panel in it.
+def fit_width(spec: Mapping[str, Any], target: float) -> tuple[str, float]:
+    """Draws a specification about as wide as the target; returns the picture and the width of a panel in it.
 
     The width of the text beside the panels stays, so the width of the whole is linear in that of a panel: two drawings
-    tell the line. A panel is at least half of `LEAST_PANEL` wide, so the picture may be wider than wanted.
+    tell the line. A panel is at least half of `LEAST_PANEL` wide, so the picture may be wider.
     """
     panel, look = panel_width(spec), spec.get("config", PRINT)
     once, twice = (size_of(draw_svg(widened(spec, factor), look))[0] for factor in (1.0, 2.0))
-    factor = max(1 + (wanted - once) / (twice - once), LEAST_PANEL / 2 / panel)
+    factor = max(1 + (target - once) / (twice - once), LEAST_PANEL / 2 / panel)
     return draw_svg(widened(spec, factor), look), factor * panel
 
 
-def narrowed(spec: Mapping[str, Any], wanted: float) -> dict[str, Any]:
+def narrowed(spec: Mapping[str, Any], target: float) -> dict[str, Any]:
     """Returns a specification with panels under each other, or as many side by side as fit, and a legend below."""
     changed = with_legends(spec) if FOR_WIDE in json.dumps(spec) else dict(spec)
-    changed["config"] = PRINT | {"legend": PRINT["legend"] | LEGEND_BELOW | {"labelLimit": wanted - 30}}
+    changed["config"] = PRINT | {"legend": PRINT["legend"] | LEGEND_BELOW | {"labelLimit": target - 30}}
     if "hconcat" in changed:
         changed["vconcat"] = changed.pop("hconcat")
     if "columns" in changed:
-        changed["columns"] = max(1, int(wanted // LEAST_PANEL))
+        changed["columns"] = max(1, int(target // LEAST_PANEL))
     for index, panel in enumerate(changed.get("vconcat", ())):
         if title := panel.get("title"):
-            lines = textwrap.wrap(title["text"], int((wanted - 60) / LETTER))
+            lines = textwrap.wrap(title["text"], int((target - 60) / LETTER))
             changed["vconcat"][index] = panel | {"title": title | {"text": lines}}
     return changed
 

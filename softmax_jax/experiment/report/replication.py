@@ -39,15 +39,17 @@ def replication(run: Evaluated) -> str | None:
     """
     if not (lengths := published_lengths(run)):
         return None
-    models, *nulls = (found := agreements(run)).values()
+    models, *nulls = (by_name := agreements(run)).values()
     interval = f" ± {models.gain_interval:.1f}" if models.seeds > 1 else ""
     unread = sum(n in UNCONFIRMED for n in lengths)
     source = f", {unread} without a source that could be read" if unread else ""
-    others = ", ".join(f"{null.method:.1f} ({name})" for name, null in zip([*found][1:], nulls))
-    told = "so this distance alone shows nothing" if min(null.method for null in nulls) <= models.method else "all more"
+    others = ", ".join(f"{null.method:.1f} ({name})" for name, null in zip([*by_name][1:], nulls))
+    verdict = (
+        "so this distance alone shows nothing" if min(null.method for null in nulls) <= models.method else "all more"
+    )
     return (
         f"Root mean square difference from the published row: {BASELINE} {models.baseline:.1f} points, {METHOD} "
         f"{models.method:.1f}; mean gain {models.gain:.1f}{interval} (published {models.published_gain:.1f}; "
         f"{len(lengths)} lengths{source}). Rows that replicate nothing lie as far from the published {METHOD} row as "
-        f"{others}: {told}."
+        f"{others}: {verdict}."
     )

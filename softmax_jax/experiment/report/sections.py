@@ -154,7 +154,7 @@ def temperature_section(study: Study) -> Section:
 
 def resolution_section(run: Evaluated, resolution: Resolution) -> Section:
     """Says which items the key tells apart, and which sets hardmax answers that a softer row does not."""
-    losses, seeds = run.requested(dispersion.losses(run.everything)), run.measured[0].seeds
+    losses, seeds = run.requested(dispersion.losses(run.full_frame)), run.measured[0].seeds
     nat, key = (by_seed.mean() for by_seed in drawn.tell_apart(resolution))
     sentence = (
         f"At ρ = 1 a difference of {nat:.1g} in ρ makes one nat of logit: softmax blurs items that are closer. The "

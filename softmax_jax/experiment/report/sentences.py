@@ -78,12 +78,12 @@ def why(run: Evaluated) -> str | None:
 
     None where hardmax or the true item alone was not measured.
     """
-    if not {HARDMAX, TRUE_ITEM} <= set(run.everything["normalizer"]):
+    if not {HARDMAX, TRUE_ITEM} <= set(run.full_frame["normalizer"]):
         return None
     by_length = accuracies(run)
     n = min(by_length, key=lambda n: abs(by_length[n] - HALF))
     sharpest, true_item = (
-        run.everything.filter(normalizer=name, n=n).select(pl.mean("accuracy")).item() for name in (HARDMAX, TRUE_ITEM)
+        run.full_frame.filter(normalizer=name, n=n).select(pl.mean("accuracy")).item() for name in (HARDMAX, TRUE_ITEM)
     )
     judged = run.summary.filter(pl.col("normalizer").is_in(candidates(run)), n=n)
     regained = "Nothing else that was measured there answers more."
@@ -174,12 +174,12 @@ def not_told_apart(run: Evaluated, best: Mapping[str, Any], rivals: Sequence[str
     """Returns the rivals of the best at its length that no paired test tells from it, by the unit of the table."""
     at_length = run.frame.filter(n=best["n"])
     values = {name: at_length.filter(normalizer=name)["accuracy"].to_list() for name in run.normalizers}
-    own, n = best["normalizer"], best["n"]
+    winner, n = best["normalizer"], best["n"]
     p_values = corrected(
         [
-            mcnemar(run.right[name, n], run.right[own, n])
+            mcnemar(run.right[name, n], run.right[winner, n])
             if run.tests is not None
-            else paired_p_value(values[name], values[own])
+            else paired_p_value(values[name], values[winner])
             for name in rivals
         ]
     )

@@ -53,23 +53,23 @@ def measure(run: Loaded, lengths: Sequence[int], sets: int) -> Evaluated:
         task=task,
         done=parts.done,
     )
-    asked = f"{len(named)} normalizers, {len(lengths)} lengths up to {max(lengths):,} items, {sets} sets at each"
+    extent = f"{len(named)} normalizers, {len(lengths)} lengths up to {max(lengths):,} items, {sets} sets at each"
     path = ", ".join([str(run.path), *run.labels.values()])
-    print(f"measuring {path}: {asked}, of {counted(run.config.seeds, 'seed')}", flush=True)
+    print(f"measuring {path}: {extent}, of {counted(run.config.seeds, 'seed')}", flush=True)
     return evaluated(run, list(with_progress(measured, lengths, f"measuring {path}", numbered(lengths), parts=parts)))
 
 
-def look_closer(run: Evaluated, of: Loaded, fits: Mapping[str, TemperatureFit], sets: int) -> Study:
+def look_closer(run: Evaluated, loaded: Loaded, fits: Mapping[str, TemperatureFit], sets: int) -> Study:
     """Looks at what the page tells of one run only: best temperatures beside its fits, and the logit of every item."""
-    lengths = [of_length.n for of_length in run.measured if of_length.n > 1][::2]
+    lengths = [measured.n for measured in run.measured if measured.n > 1][::2]
     keys = [key_of(Draw.REPORT)]
-    options = {"seeds": of.config.all_seeds, "sets": max(1, sets // SEARCH_SHARE), "keys": keys, "task": run.task}
-    found = with_progress(
-        refit.search_lengths(of.parameters, lengths=lengths, **options), lengths, "searching", numbered(lengths)
+    options = {"seeds": loaded.config.all_seeds, "sets": max(1, sets // SEARCH_SHARE), "keys": keys, "task": run.task}
+    searches = with_progress(
+        refit.search_lengths(loaded.parameters, lengths=lengths, **options), lengths, "searching", numbered(lengths)
     )
-    searched = {n: rows for n, (rows,) in zip(lengths, found)}
+    searched = {n: rows for n, (rows,) in zip(lengths, searches)}
     resolution = None
     if isinstance(run.task, MaxRetrieval) and run.measured[-1].n >= TOP:
         with Log(LOG, "reading the logits of single items"):
-            resolution = dispersion.resolution(of.parameters, task=run.task)
+            resolution = dispersion.resolution(loaded.parameters, task=run.task)
     return Study(run, searched, fits, resolution)

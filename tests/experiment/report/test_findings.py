@@ -106,11 +106,11 @@ def test_an_effect_in_one_of_forty_cells_must_survive_all_forty():
 
 def test_a_gain_that_survives_is_named_with_its_interval_and_with_what_is_not_told_apart_from_it():
     run = drawn(6.0)
-    rival = run.everything.filter(normalizer="ssmax").with_columns(
+    rival = run.full_frame.filter(normalizer="ssmax").with_columns(
         normalizer=pl.lit("adaptive"), accuracy=pl.col("accuracy") + 0.1 * (pl.col("seed") % 2 - 0.6)
     )
     run = dataclasses.replace(
-        run, normalizers=(*run.normalizers, "adaptive"), everything=pl.concat([run.everything, rival])
+        run, normalizers=(*run.normalizers, "adaptive"), full_frame=pl.concat([run.full_frame, rival])
     )
     best = run.summary.row(run.summary["gain"].arg_max() or 0, named=True)
     sentence = str(helps(run))

@@ -34,7 +34,7 @@ def found_in(fun):
 
 @pytest.mark.parametrize("rows", [{}, {8: Probed([])}])
 @pytest.mark.parametrize(
-    "use", [model_page.of_heads, model_page.critical_betas, lambda rows: model_page.model_page(rows, "page", "mine")]
+    "use", [model_page.head_means, model_page.critical_betas, lambda rows: model_page.model_page(rows, "page", "mine")]
 )
 def test_no_rows_are_refused_with_the_rows_to_give(rows, use, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -46,7 +46,7 @@ def test_no_rows_are_refused_with_the_rows_to_give(rows, use, tmp_path, monkeypa
 @pytest.mark.full
 def test_means_are_those_of_the_rows_of_each_head():
     found = found_in(attend)
-    frame = model_page.of_heads(found)
+    frame = model_page.head_means(found)
     assert frame.select("n", "layer", "head").rows() == [(n, "layer_0", head) for n in LENGTHS for head in (0, 1)]
     for n in LENGTHS:
         (rows,) = found[n]
@@ -58,7 +58,7 @@ def test_means_are_those_of_the_rows_of_each_head():
 
 
 def test_rows_that_were_not_weighed_are_left_out():
-    frame = model_page.of_heads(found_in(lambda x: jax.lax.cond(x[0, 0] > 1e9, attend, lambda x: attend(2 * x), x)))
+    frame = model_page.head_means(found_in(lambda x: jax.lax.cond(x[0, 0] > 1e9, attend, lambda x: attend(2 * x), x)))
     assert len(frame) == len(LENGTHS) * 2
 
 
@@ -85,6 +85,6 @@ def test_the_page_has_its_charts_and_data_beside_it_and_a_layer_for_each_turn_of
     assert {path.name for path in others} == names
     assert {"critical β", "visible entries, at least"} <= texts_of((tmp_path / "critical.svg").read_text())
     written = pl.read_csv(tmp_path / "entropy.csv")
-    assert written.rows() == model_page.of_heads(found).rows()
+    assert written.rows() == model_page.head_means(found).rows()
     turns = [layer.rsplit(", ")[-1] for layer in written["layer"].unique(maintain_order=True)]
     assert turns == ["turn 0", "turn 1", "turn 2"]

@@ -31,7 +31,7 @@ from rich.table import Table
 import softmax_jax as sj
 from benchmarks.timing import Result, machine, milliseconds, take_turns, timed
 from softmax_jax.experiment.commands.parse import parse, within
-from softmax_jax.normalizers.threshold_search import TSALLIS
+from softmax_jax.normalizers.threshold_families import TSALLIS
 
 SHAPES = (1024, 4096), (64, 65536)
 STEP = "one step of the search of entmax, forward alone"

@@ -25,9 +25,9 @@ from softmax_jax.normalizers.layout import Along
 from softmax_jax.normalizers.maps import hardmax, softmax
 from softmax_jax.normalizers.naming import name_rows
 from softmax_jax.normalizers.normalizer import Normalizer
+from softmax_jax.normalizers.rank_search import as_ranks, kth_largest
 from softmax_jax.normalizers.row import AnyAxis, AnyMask, Row, axis_and_mask, compute_rows
 from softmax_jax.normalizers.scales import ConstantTemperature
-from softmax_jax.normalizers.threshold_search import as_ranks, kth_largest
 
 
 def top_k_mask(

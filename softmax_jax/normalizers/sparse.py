@@ -13,18 +13,10 @@ from jaxtyping import Array, Float
 from softmax_jax.normalizers.arithmetic import reaches
 from softmax_jax.normalizers.maps import DISPERSES, Map, softmax
 from softmax_jax.normalizers.parameters import number
+from softmax_jax.normalizers.rank_search import as_ranks, kth_largest
 from softmax_jax.normalizers.row import Row
-from softmax_jax.normalizers.threshold_search import (
-    POWERS,
-    STIELTJES,
-    TSALLIS,
-    Family,
-    as_ranks,
-    excess,
-    kth_largest,
-    solve,
-    tail,
-)
+from softmax_jax.normalizers.threshold_families import POWERS, STIELTJES, TSALLIS, excess, tail
+from softmax_jax.normalizers.threshold_search import Family, solve
 
 LINEAR, SQUARED = "→ min(δ, 1)", "→ min(δ/2, 1)²"
 

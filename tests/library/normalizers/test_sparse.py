@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from softmax_jax.normalizers.threshold_search import kth_largest, log1p
+from softmax_jax.normalizers.rank_search import kth_largest
+from softmax_jax.normalizers.threshold_families import log1p
 from tests.library.laws import references
 from tests.tiers import full_except
 

@@ -1,6 +1,7 @@
 """Families of weights that `threshold_search` makes sum to 1.
 
-Those of sparsemax and entmax are cut at a threshold, those of Stieltjes have heavy tails. Powers that are whole and small have families of their own, as they are faster.
+Those of sparsemax and entmax are cut at a threshold, those of Stieltjes have heavy tails. Powers that are whole and
+small have families of their own, as they are faster.
 """
 
 import functools

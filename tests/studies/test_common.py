@@ -7,7 +7,7 @@ from studies.common import load_runs, measure_run, require_kind
 
 
 def test_a_study_of_one_task_refuses_the_others_in_one_line():
-    with pytest.raises(ValueError, match="^the task is sort: name a run of max retrieval$"):
+    with pytest.raises(ValueError, match=r"^the task is sort: name a run of max retrieval$"):
         require_kind(Sort(), MaxRetrieval)
     assert require_kind(MaxRetrieval(width=8), MaxRetrieval).width == 8
 

@@ -17,8 +17,7 @@ TASK = MaxRetrieval(width=8)
 def parameters_of(task=TASK, trained_under="softmax"):
     """Parameters for each of `SEEDS`, larger than at the start of training, so that weights differ."""
     keys = jax.random.split(jax.random.key(0), len(SEEDS))
-    initialize = jax.vmap(build_model(task, trained_under)[1])
-    return jax.jit(lambda keys: jax.tree.map(lambda leaf: 3 * leaf, initialize(keys)))(keys)
+    return jax.tree.map(lambda leaf: 3 * leaf, jax.vmap(build_model(task, trained_under)[1])(keys))
 
 
 def model_of(index, task: Task = TASK):

@@ -22,8 +22,7 @@ jaxtyping.install_import_hook(["softmax_jax", "studies"], "beartype.beartype")
 import studies  # noqa: E402, F401  names tasks and presets of its own
 
 # Compilation makes the first example slow; the same examples on every machine keep the suite reproducible.
-for profile, examples in {"default": 10, "full": 20}.items():
-    hypothesis.settings.register_profile(profile, deadline=None, derandomize=True, max_examples=examples)
+hypothesis.settings.register_profile("default", deadline=None, derandomize=True, max_examples=10)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=10_000)
 hypothesis.settings.load_profile("default")
 
@@ -32,17 +31,9 @@ EXPERIMENT = {"experiment", "studies", "temperature.py"}
 COLLECTED = pytest.StashKey[list[pytest.Item]]()
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Draws more examples of every law with `-m full`."""
-    if config.option.markexpr == "full" and not config.option.hypothesis_profile:
-        hypothesis.settings.load_profile("full")
-
-
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Marks as `full` what no test can say itself: examples in docstrings, and with `-m full` drawn laws once more."""
-    example = isinstance(item, pytest.DoctestItem) and not EXPERIMENT.isdisjoint(item.path.parts)
-    drawn = isinstance(item, pytest.Function) and hypothesis.is_hypothesis_test(item.obj)
-    if example or (drawn and item.config.option.markexpr == "full" and not item.get_closest_marker("rare")):
+    """Marks as `full` what no test can say itself: examples in docstrings."""
+    if isinstance(item, pytest.DoctestItem) and not EXPERIMENT.isdisjoint(item.path.parts):
         item.add_marker("full")
 
 

@@ -14,7 +14,7 @@ from tests.parity import clrs
 MODULES = clrs.load()
 LENGTHS = (2, 3, 4, 5, 11, 16, 17, 31, 64)
 ROOM = max(LENGTHS)
-SAMPLES = 100
+SAMPLES = 40
 
 
 class StableNumpy:

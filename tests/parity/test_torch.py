@@ -1,5 +1,6 @@
 """Weights and gradients against PyTorch and the entmax package, as `pytest tests/parity` runs them."""
 
+import functools
 import importlib
 from typing import Any
 
@@ -50,9 +51,15 @@ def theirs(weigh, logits, where, cotangent):
     return weights, gradient
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def weights_and_gradient(weigh, logits, where, cotangent):
+    weights, pull = jax.vjp(lambda z: weigh(z, where=where), logits)
+    return weights, pull(cotangent)[0]
+
+
 def ours(weigh, logits, where, cotangent, dtype):
-    weights, pull = jax.vjp(lambda z: weigh(z, where=jnp.asarray(where)), jnp.asarray(logits, dtype))
-    return np.asarray(weights, np.float64), np.asarray(pull(jnp.asarray(cotangent, dtype))[0], np.float64)
+    outputs = weights_and_gradient(weigh, jnp.asarray(logits, dtype), where, jnp.asarray(cotangent, dtype))
+    return tuple(np.asarray(output, np.float64) for output in outputs)
 
 
 # Above α = 2 float32 logits do not carry the digits of the smallest weights, and the slope of a weight near 0 has no
@@ -82,9 +89,8 @@ def test_gradient_in_alpha(alpha):
     z = torch.tensor(logits, dtype=torch.float64)
     entmax.entmax_bisect(z, tensor, -1, 100).backward(torch.tensor(cotangent))
     with jax.enable_x64(True):
-        mine = jax.grad(lambda a: jnp.sum(sj.entmax(jnp.asarray(logits), alpha=a) * jnp.asarray(cotangent)))(
-            jnp.full((ROWS, 1), alpha)
-        )
+        weighted = lambda a: jnp.sum(sj.entmax(jnp.asarray(logits), alpha=a) * jnp.asarray(cotangent))  # noqa: E731
+        mine = jax.jit(jax.grad(weighted))(jnp.full((ROWS, 1), alpha))
     np.testing.assert_allclose(mine, tensor.grad.numpy(), atol=1e-5, rtol=1e-5)
 
 

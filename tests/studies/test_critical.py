@@ -11,7 +11,7 @@ def test_the_rule_grows_with_the_length_and_is_never_softer_than_the_model():
     assert critical.beta_at(64, 0.01, 16) == 1.0
 
 
-@pytest.mark.full
+@pytest.mark.rare
 def test_the_study_measures_writes_and_continues(tmp_path, monkeypatch, typed):
     words = ["--sets", 8, "--quick", "--lengths", 32, "--checkpoints", SHIPPED / "near_ties"]
     words += ["--workdir", tmp_path / "runs", "--output", tmp_path / "out"]

@@ -44,7 +44,7 @@ def test_a_needle_needs_the_logarithm():
         assert others == pytest.approx(1, rel=0.15)
 
 
-@pytest.mark.full
+@pytest.mark.rare
 def test_the_study_trains_measures_and_draws(tmp_path, monkeypatch, typed):
     config = extremes.Arguments.config
     shorter = {"steps": 8, "width": 8, "seeds": 2}

@@ -19,7 +19,7 @@ def parameters(config=CONFIG):
     return jax.device_get(build_run(config).initial_state().parameters)
 
 
-@pytest.mark.full
+@pytest.mark.rare
 def test_accuracies_are_those_of_each_sequence(monkeypatch):
     """One by one as the model answers its test sequences; as trained, and under another normalizer."""
     model = nnx.merge(build_model(TASK, "ssmax")[0], jax.tree.map(lambda leaf: leaf[0], parameters()))

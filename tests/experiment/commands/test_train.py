@@ -18,6 +18,7 @@ from tests.experiment.report.charts import values_of
 TINY = "quick --steps 20 --chunk 10 --batch 8 --min-items 2 --max-items 3 --width 8 --seeds 2 --normalizer ssmax"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["it's läufe"])
 def test_a_run_ends_with_what_was_learned_a_picture_and_the_next_command(name, tmp_path, monkeypatch, capsys):
     def draw(run):

@@ -52,3 +52,9 @@ def test_of_twenty_models_it_tells_a_copy_and_no_model_from_the_method_but_not_s
     assert nothing.method == pytest.approx(0.89, abs=0.01)
     assert nothing.baseline > 2 * models.baseline
     assert [row.equivalent for row in found.values()] == [16, 13, 16, 17]
+
+
+@pytest.mark.parametrize(("offset", "equivalent"), [(1.49, 2), (1.5, 0), (-1.5, 0)])
+def test_a_cell_is_equivalent_below_one_and_a_half_points_and_not_at_them(offset, equivalent):
+    rows = np.full((3, 1), 50.0 + offset)
+    assert agreement(rows, rows, ((50.0,), (50.0,))).equivalent == equivalent

@@ -133,3 +133,11 @@ def test_answers_that_are_all_wrong_make_no_copy():
     frame = pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy"], orient="row")
     assert copies(frame) == []
     assert copies(frame.with_columns(accuracy=pl.col("n") + 1.0)) == ["x"]
+
+
+def test_a_copy_within_rounding_is_not_tested():
+    rows = [("softmax", 16, seed, 50.0 + seed) for seed in range(6)]
+    rows += [("copy", 16, seed, 50.0 + seed + (4 + seed) * 1e-8) for seed in range(6)]
+    frame = pl.DataFrame(rows, ["normalizer", "n", "seed", "accuracy"], orient="row")
+    assert summarize(frame)["p_value"].to_list() == [None, None]
+    assert summarize(frame.with_columns(entropy=pl.col("accuracy"), max_weight=1e7 * pl.col("accuracy")))["p_value"][1]

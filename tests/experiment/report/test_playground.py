@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -25,6 +26,11 @@ def linear(logits, axis=-1, where=None):
 SHOWN = {"softmax": sj.normalizer("softmax"), "mine": sj.Normalizer(linear)}
 
 
+def weights_and_entropy(normalizer, logits):
+    weights = normalizer(logits, where=jnp.ones(len(logits), bool))
+    return weights, sj.weight_entropy(weights)
+
+
 @pytest.fixture(scope="module")
 def numbers():
     return playground_numbers(SHOWN)
@@ -42,8 +48,8 @@ def test_each_position_has_the_numbers_of_its_row_alone(numbers):
     for position in [(0, 0, 0), (6, 4, 1), (12, 10, 5), (4, 3, 2)]:
         logits = jnp.asarray(playground_logits(*position), jnp.float32)
         for name, normalizer in SHOWN.items():
-            weights = np.asarray(normalizer(logits, where=jnp.ones(len(logits), bool)))
-            expected = weights[0], np.abs(weights[1:]).max(), sj.weight_entropy(jnp.asarray(weights))
+            weights, entropy = jax.jit(weights_and_entropy)(normalizer, logits)
+            expected = weights[0], np.abs(weights[1:]).max(), entropy
             np.testing.assert_allclose(numbers[name][:, POSITIONS.index(position)], expected, rtol=1e-4, atol=1e-6)
 
 

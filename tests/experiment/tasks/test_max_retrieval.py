@@ -12,15 +12,8 @@ import scipy.stats
 from flax import nnx
 
 from softmax_jax.attention.attention import dot_product_attention
-from softmax_jax.experiment.tasks import retrieval_model, rounded_products
-from softmax_jax.experiment.tasks.max_retrieval import (
-    LEAD,
-    NEEDLE,
-    QUANTILES,
-    MaxRetrieval,
-    sample,
-    sample_near_ties,
-)
+from softmax_jax.experiment.tasks import max_retrieval, retrieval_model, rounded_products
+from softmax_jax.experiment.tasks.max_retrieval import LEAD, NEEDLE, QUANTILES, MaxRetrieval
 from softmax_jax.experiment.tasks.retrieval_model import (
     BLOCK,
     CLASSES,
@@ -35,6 +28,10 @@ from tests.tiers import full_except
 KEY = jax.random.key(7)
 CHANCE = 1e-4
 """A sound generator fails one statistical test in this many keys."""
+
+# In one program: drawn operation by operation, each would be compiled by itself.
+sample = jax.jit(max_retrieval.sample, static_argnums=(1, 2, 4))
+sample_near_ties = jax.jit(max_retrieval.sample_near_ties, static_argnums=(1, 2, 3))
 
 
 @pytest.mark.parametrize("items", full_except([5, BLOCK, 2 * BLOCK + 100], 5))
@@ -148,7 +145,7 @@ def test_a_distribution_changes_the_values_as_its_name_says_and_not_which_item_i
 
 @pytest.fixture(scope="module")
 def model():
-    return MaxRetrievalModel(width=16, rngs=nnx.Rngs(0))
+    return nnx.jit(lambda: MaxRetrievalModel(width=16, rngs=nnx.Rngs(0)))()
 
 
 both_sums = pytest.mark.parametrize("name", full_except(["softmax", "signed_l1"], "softmax"))

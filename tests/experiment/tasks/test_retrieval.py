@@ -90,7 +90,8 @@ def test_places_span_their_range_at_every_length(kind, largest):
         assert 0.95 < max(shares) <= 1 + 1e-3
 
 
-@pytest.mark.parametrize("kind", full_except(KINDS, Sort))
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
 def test_lengths_run_from_two_to_the_longest_and_what_is_beyond_is_zero_and_masked(kind):
     """In training; in tests the length is the one asked for, and every answer and every item is asked for."""
     task = made(kind)

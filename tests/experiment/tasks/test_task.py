@@ -34,8 +34,8 @@ MADE: list[Task] = [task(**OTHERS.get(task, SMALL)) for task in map(task_class, 
 SEED = jnp.int32(3)
 
 
-# The others are made of the parts of these two, and wait for the full tier.
-HEART = ("max_retrieval", "signal")
+# The others wait for the full tier: their own tests draw some batches of each by default.
+HEART = ("max_retrieval",)
 
 
 @pytest.fixture(

@@ -112,11 +112,11 @@ def test_forward_mode_vmap_and_second_derivatives():
 def test_heads_and_batch_entries_that_fit_into_one_block_are_taken_together(monkeypatch):
     query, key, value, _ = (jnp.concatenate([array] * 2)[:3] for array in arrays())
     attend = functools.partial(sj.dot_product_attention, query, key, value, mask=some_mask()[:1], normalizer="ssmax")
-    dense = attend(implementation="dense")
+    dense = jax.jit(lambda: attend(implementation="dense"))()
     for heads in (1, HEADS, 2 * HEADS):
         monkeypatch.setattr(by_queries, "entries_of_block", lambda heads=heads: heads * QUERIES * KEYS)
         jax.clear_caches()
-        np.testing.assert_allclose(attend(implementation="streaming"), dense, atol=2e-6)
+        np.testing.assert_allclose(jax.jit(lambda: attend(implementation="streaming"))(), dense, atol=2e-6)
 
 
 def how(batch, heads, queries, keys):
@@ -158,7 +158,7 @@ def test_a_last_block_of_fewer_heads_and_queries_adds_no_gradient_of_its_own(mon
         normalizer = sj.Normalizer(sj.softmax, Standardized(s))
         return jnp.sum(jnp.sin(sj.dot_product_attention(query[:, :5], key, value, normalizer=normalizer, **form)))
 
-    dense, in_blocks = (jax.grad(functools.partial(loss, **form))(1.0) for form in ({}, {"block_size": 3}))
+    dense, in_blocks = (jax.jit(jax.grad(functools.partial(loss, **form)))(1.0) for form in ({}, {"block_size": 3}))
     np.testing.assert_allclose(in_blocks, dense, rtol=1e-5)
 
 

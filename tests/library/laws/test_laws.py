@@ -48,6 +48,7 @@ generic = st.integers(0, 2**32 - 1).map(lambda seed: np.random.default_rng(seed)
 
 # Numbers are arguments, so each method is one program for each type and shape.
 weights_alone = jax.jit(lambda normalizer, logits: normalizer(logits))
+weights_along = jax.jit(lambda normalizer, logits, axis, where: normalizer(logits, axis, where), static_argnums=2)
 
 
 by_name = functools.cache(sj.normalizer)
@@ -175,7 +176,7 @@ def test_axis_equals_moving_the_axis_to_the_end(name, dtype, axis):
         np.moveaxis(array, axes, last).reshape(-1, math.prod(moved.shape[-len(axes) :])) for array in (logits, where)
     ]
     wanted = np.moveaxis(expected(name, *rows).reshape(moved.shape), last, axes)
-    weights = sj.normalizer(name)(jnp.asarray(logits, dtype), axis, jnp.asarray(where))
+    weights = weights_along(by_name(name), jnp.asarray(logits, dtype), axis, jnp.asarray(where))
     assert_close(np.asarray(weights, np.float64), wanted, dtype, rounded=2)
 
 
@@ -183,7 +184,7 @@ def test_axis_equals_moving_the_axis_to_the_end(name, dtype, axis):
 @some_methods
 def test_no_mask_equals_a_mask_that_hides_nothing(name, dtype):
     logits = np.random.default_rng(0).normal(size=(ROWS, N))
-    unmasked = sj.normalizer(name)(jnp.asarray(logits, dtype))
+    unmasked = weights_alone(by_name(name), jnp.asarray(logits, dtype))
     assert_close(
         np.asarray(unmasked, np.float64), evaluate(name, logits, np.ones((ROWS, N), bool), dtype)[0], dtype, rounded=2
     )

@@ -66,21 +66,22 @@ def test_values_equal_their_definitions_in_both_layouts():
     loss = np.where(WHERE.any(-1), -logs[np.arange(5), LABELS], 0)
     soft_loss = -np.where(WHERE, TARGETS * np.where(WHERE, logs, 0), 0).sum(-1)
     h = [references.entropy(row[visible]) if visible.any() else 0 for row, visible in zip(LOGITS, WHERE)]
-    p = sj.softmax(z, where=where)
-    for found, wanted in (
-        (sj.log_softmax(z, where=where), logs),
-        (sj.log_softmax(z.T, 0, where.T).T, logs),
-        (sj.cross_entropy(z, labels, where=where), loss),
-        (sj.cross_entropy(z.T, labels, 0, where.T), loss),
-        (sj.soft_cross_entropy(z, targets, where=where), soft_loss),
-        (sj.soft_cross_entropy(z.T, targets.T, 0, where.T), soft_loss),
-        (sj.weight_entropy(p), h),
-        (sj.weight_entropy(p.T, 0), h),
-        (sj.entropy(z, where=where)[:, 0], h),
-    ):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
     flat = log_weights(LOGITS.reshape(1, -1), WHERE.reshape(1, -1)).reshape(LOGITS.shape)
-    np.testing.assert_allclose(sj.log_softmax(z, (0, 1), where), flat, rtol=1e-5, atol=1e-6)
+
+    @jax.jit
+    def together(z, where, labels, targets):
+        p = sj.softmax(z, where=where)
+        return (
+            (sj.log_softmax(z, where=where), sj.log_softmax(z.T, 0, where.T).T),
+            (sj.cross_entropy(z, labels, where=where), sj.cross_entropy(z.T, labels, 0, where.T)),
+            (sj.soft_cross_entropy(z, targets, where=where), sj.soft_cross_entropy(z.T, targets.T, 0, where.T)),
+            (sj.weight_entropy(p), sj.weight_entropy(p.T, 0), sj.entropy(z, where=where)[:, 0]),
+            (sj.log_softmax(z, (0, 1), where),),
+        )
+
+    for layouts, wanted in zip(together(z, where, labels, targets), (logs, loss, soft_loss, h, flat), strict=True):
+        for found in layouts:
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(sj.weight_entropy(jnp.array([0.1, -0.1, 0.0])), np.log(2), rtol=1e-6)  # absolute shares
     gradient = jax.grad(lambda w: sj.weight_entropy(w).sum())(jnp.array([[0.25, 0.75, 0.0], [0.0, 0.0, 0.0]]))
     entropy = references.entropy(np.log([0.25, 0.75]))
@@ -91,17 +92,25 @@ def test_values_equal_their_definitions_in_both_layouts():
 @every_dtype
 def test_large_logits(dtype):
     z = jnp.clip(jnp.array(LARGE), float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max)).astype(dtype)
-    logarithms, wanted = sj.log_softmax(z), log_weights(np.asarray(z, np.float64), np.ones(z.shape, bool))
+
+    def soft_loss(z):
+        return sj.soft_cross_entropy(z, jnp.full(z.shape, 0.25, dtype))
+
+    @jax.jit
+    def together(z):
+        slopes = [jax.grad(lambda z, of=of: of(z).sum())(z) for of in (sj.log_softmax, soft_loss)]
+        return sj.log_softmax(z), sj.cross_entropy(z, jnp.array([0, 2, 1])), soft_loss(z), slopes
+
+    logarithms, losses, soft, slopes = together(z)
+    wanted = log_weights(np.asarray(z, np.float64), np.ones(z.shape, bool))
     assert logarithms.dtype == dtype
     assert np.isfinite(np.asarray(logarithms, np.float64)).all()
     lowest = float(jnp.finfo(dtype).min)
     np.testing.assert_allclose(np.asarray(logarithms, np.float64), np.maximum(wanted, lowest), rtol=4e-3)
-    losses, soft = sj.cross_entropy(z, jnp.array([0, 2, 1])), sj.soft_cross_entropy(z, jnp.full(z.shape, 0.25, dtype))
     assert losses.dtype == soft.dtype == jnp.float32
     np.testing.assert_allclose(losses, -wanted[np.arange(3), [0, 2, 1]], rtol=1e-5)
     assert np.isfinite(soft).all()
-    for loss in sj.log_softmax, lambda z: sj.soft_cross_entropy(z, jnp.full(z.shape, 0.25, dtype)):
-        assert np.isfinite(np.asarray(jax.grad(lambda z, loss=loss: loss(z).sum())(z), np.float64)).all()
+    assert all(np.isfinite(np.asarray(slope, np.float64)).all() for slope in slopes)
 
 
 @pytest.mark.full

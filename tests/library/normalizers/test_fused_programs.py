@@ -15,7 +15,7 @@ def test_some_methods_weigh_as_if_the_logits_were_there_already():
     check({name: ALL[name] for name in ("adaptive", "hardmax", "top_k")}, "soft cap")
 
 
-@pytest.mark.full
+@pytest.mark.rare
 def test_every_map_weighs_as_if_the_logits_were_there_already():
     check({type(normalizer.map).__name__: normalizer for normalizer in ALL.values()}, "soft cap")
 

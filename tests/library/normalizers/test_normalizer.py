@@ -29,7 +29,7 @@ def test_a_normalizer_is_a_map_over_a_scale_or_any_functions_called_alike():
 )
 def test_numbers_have_a_finite_gradient_whatever_is_behind_the_mask_and_none_where_nothing_is_visible(scale):
     z = jnp.array([1.0, jnp.nan, 2.0, jnp.inf])
-    gradient = jax.grad(lambda n, where: n(z, where=where)[2])
+    gradient = jax.jit(jax.grad(lambda n, where: n(z, where=where)[2]))
     for where in jnp.array([True, False, True, False]), jnp.zeros(4, bool):
         slopes = jax.tree.leaves(gradient(sj.Normalizer(sj.softmax, scale), where))
         assert all(np.isfinite(slope) and (where.any() or slope == 0) for slope in slopes)
@@ -46,9 +46,11 @@ def test_any_positive_temperature_is_finite_and_at_last_hardmax_and_large_logits
 @pytest.mark.parametrize(("axis", "same"), [(None, (0, 1, 2)), *full_except([([0, -1], (0, 2)), (np.int64(1), 1)])])
 def test_axes_are_given_as_to_jax(axis, same):
     z = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 4)), jnp.float32)
-    np.testing.assert_allclose(sj.softmax(z, axis), jax.nn.softmax(z, same), rtol=1e-6)
-    for weigh in sj.normalizer("ssmax"), sj.entmax15, sj.entropy, sj.log_softmax:
-        np.testing.assert_array_equal(weigh(z, axis), weigh(z, same))
+    functions = sj.softmax, sj.normalizer("ssmax"), sj.entmax15, sj.entropy, sj.log_softmax
+    stock, *wanted = jax.jit(lambda z: (jax.nn.softmax(z, same), *(weigh(z, same) for weigh in functions)))(z)
+    found = jax.jit(lambda z: [weigh(z, axis) for weigh in functions])(z)
+    np.testing.assert_allclose(found[0], stock, rtol=1e-6)
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
 
 
 def test_both_modes_of_differentiation_are_finite_for_logits_of_any_size():
@@ -66,10 +68,11 @@ def test_both_modes_of_differentiation_are_finite_for_logits_of_any_size():
 )
 def test_vmap_over_its_numbers(built):
     numbers = jax.tree.map(lambda number: jnp.broadcast_to(number, 2), built)
-    together = jax.vmap(lambda n, z: n(z), in_axes=(0, None))(numbers, jnp.array(ROW))
+    weigh = jax.jit(lambda normalizer, logits: normalizer(logits))
+    together = jax.jit(jax.vmap(weigh, in_axes=(0, None)))(numbers, jnp.array(ROW))
     for place, weights in enumerate(together):
         alone = jax.tree.map(lambda number, place=place: number[place], numbers)
-        np.testing.assert_allclose(weights, alone(jnp.array(ROW)), rtol=1e-6)
+        np.testing.assert_allclose(weights, weigh(alone, jnp.array(ROW)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", methods(("softmax", "adaptive", "ssmax", "sigmoid", jax.nn.softmax)))

@@ -9,6 +9,7 @@ import pytest
 import softmax_jax as sj
 from softmax_jax import theory
 from softmax_jax.normalizers import row as row_module
+from softmax_jax.normalizers.arithmetic import as_pivot
 from softmax_jax.normalizers.row import Row, axis_and_mask, critical_beta
 
 
@@ -124,3 +125,8 @@ def test_a_row_says_what_hides():
     assert row.where is not None
     assert row.where.tolist() == [True, False, False, False]
     assert Row.of(logits, -1, None, low_hides=False).logits.tolist() == logits.tolist()
+
+
+def test_the_pivot_of_a_row_without_weights_is_nan_and_that_of_an_empty_row_the_lowest_number():
+    lowest = np.finfo(np.float32).min
+    np.testing.assert_array_equal(as_pivot(jnp.array([jnp.inf, -jnp.inf, 2.0])), [np.nan, lowest, 2])

@@ -86,10 +86,10 @@ def test_weights_and_gradients_are_those_of_padded_rows(name):
 
 @every_kind
 def test_half_types_are_computed_in_float32(name):
-    logits, ids, where, _ = graph()
+    logits, ids, *_ = graph()
     half, normalizer = logits.astype(jnp.float16), normalizer_of(name)
-    weights = sj.segments(half, ids, normalizer, SEGMENTS, where=where)
-    expected = sj.segments(half.astype(jnp.float32), ids, normalizer, SEGMENTS, where=where)
+    weights, _ = by_segments(normalizer, half, ids)
+    expected, _ = by_segments(normalizer, half.astype(jnp.float32), ids)
     assert weights.dtype == jnp.float16
     if name not in ("a function", "a map that reads the axis"):  # which compute in the type of the logits
         np.testing.assert_array_equal(weights, expected.astype(jnp.float16))

@@ -74,7 +74,7 @@ def edited_softmax(normalizer: Any) -> Callable[..., Any]:
     return lambda z: normalizer(z, where=z > -1e8)
 
 
-@pytest.mark.parametrize("name", full_except(MODELS, "router", "pointer network"))
+@pytest.mark.parametrize("name", full_except(MODELS, "router"))
 def test_a_named_site_is_swapped_as_if_edited_by_hand_and_never_by_default(name: str):
     model, use, scope = MODELS[name]
     stock = lambda x: model(x, jax.nn.softmax)  # noqa: E731

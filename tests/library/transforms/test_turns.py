@@ -121,7 +121,8 @@ def test_numbers_of_each_turn_are_those_of_the_layers_of_the_unrolled_model(name
     assert np.ptp(np.asarray(gradients[1]), 0).max() > 1e-4
 
 
-@pytest.mark.parametrize("name", full_except(MODELS, "plain"))
+@pytest.mark.full
+@pytest.mark.parametrize("name", MODELS)
 def test_calibrated_numbers_are_those_of_the_unrolled_model(name: str):
     model = MODELS[name]()
     target = run(sj.swap(model.unrolled, by_layer(jnp.linspace(0.2, 0.9, LAYERS))), model.parameters, *model.inputs)
@@ -214,6 +215,7 @@ def test_bad_input_is_named_in_one_line(shape: tuple[int, ...]):
     )
 
 
+@pytest.mark.full
 def test_a_scan_over_time_learns_numbers_of_all_its_steps():
     """A recurrent decoder carries a state, and slices its inputs, which no program tells from parameters."""
     keys, steps = normal(2, 3, 8), 5

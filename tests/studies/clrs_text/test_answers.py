@@ -49,7 +49,7 @@ def test_a_length_without_instances_is_refused_before_anything_is_measured():
         Arguments(lengths=(2,)).lengths_of(TASK)
 
 
-@pytest.mark.full
+@pytest.mark.rare
 def test_it_trains():
     config = changed(Config(TASK), steps=4, chunk=2, l2=0.0)
     run = build_run(config)

@@ -38,7 +38,7 @@ from softmax_jax.experiment.training.run_directory import METRICS, load_checkpoi
 from softmax_jax.experiment.training.train import train
 from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.normalizers.checks import did_you_mean
-from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.normalizers.registry import all_names, normalizer
 from softmax_jax.refusal import Refusal
 
 CHANGES = ("seeds", "length", "hidden", "heads", "classes", "signal_length", "pooling")
@@ -203,7 +203,7 @@ def shoot_out(arguments: Arguments) -> None:
     """Looks at the normalizers, trains under each, writes, prints."""
     config = arguments.config()
     start, console = time.perf_counter(), plain_console(width=max(plain_console().width, 120))
-    names = tuple(METHODS) if "all" in arguments.normalizers else arguments.normalizers
+    names = tuple(all_names()) if "all" in arguments.normalizers else arguments.normalizers
     named = {name: normalizer(name) for name in names}
     swept = report.sweep(named)
     report.print_looks(console, named, swept)

@@ -6,5 +6,4 @@ Command:  python train.py set_complement
 from softmax_jax.experiment.tasks.set_complement import SetComplement
 from softmax_jax.experiment.training.config import Config
 
-TASK = SetComplement(length=16, hidden=32, layers=1)
-CONFIG = Config(TASK, steps=600, seeds=5, l2=0.0, learning_rate=0.003, chunk=100)
+CONFIG = Config(SetComplement(), steps=600, seeds=5, l2=0.0, learning_rate=0.003, chunk=100)

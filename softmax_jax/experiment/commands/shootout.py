@@ -53,7 +53,8 @@ class Arguments:
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
     task: str = "signal"
     """signal: classify sequences by a hidden pattern. transformer-max-retrieval, sort, copy, multi-query: name the
-    class of one item among many. max_retrieval: that on the paper's model. Your own as my_module:Task."""
+    class of one item among many. set-complement: the class that no item has. trigger: the average of all items, or 0.
+    max_retrieval: the largest item on the paper's model. Your own as my_module:Task."""
     test_lengths: UnlessGiven[tuple[int, ...]] = ()
     """Lengths to test at; the length of training, and for the others than signal also 4, 16 and 64 times it."""
     workdir: UnlessGiven[Path | None] = None
@@ -64,13 +65,13 @@ class Arguments:
     seeds: int = 5
     """Models per normalizer, trained together."""
     length: int | None = None
-    """Positions in a sequence (32), or the most items in training (64)."""
+    """Positions in a sequence (32), or the most items in training (64; set-complement and trigger 16)."""
     epochs: int | None = None
-    """15 for the signal (25 steps each), 30 for the others (100 steps each)."""
+    """15 for the signal (25 steps each), 6 for set-complement, 15 for trigger, 30 for the others (100 steps each)."""
     hidden: int | None = None
-    """Width of the transformer (64)."""
+    """Width of the transformer (64; set-complement and trigger 32)."""
     heads: int | None = None
-    """Attention heads in each of its two layers (4)."""
+    """Attention heads in each of its layers (4)."""
     classes: int | None = None
     """Patterns to tell apart (4), or classes of items (10)."""
     signal_length: int | None = None

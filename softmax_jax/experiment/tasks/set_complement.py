@@ -28,6 +28,12 @@ class SetComplement(ItemTask):
 
     name: ClassVar[str] = "set_complement"
 
+    length: int = 16
+    """The most items in training."""
+    hidden: int = 32
+    """Width of the transformer."""
+    layers: int = 1
+    """Blocks of attention and perceptron."""
     queries: int = 1
     """Queries in a sequence: one, as any other would ask the same."""
 

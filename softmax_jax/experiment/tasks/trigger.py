@@ -41,6 +41,13 @@ class Trigger(ItemTask):
 
     name: ClassVar[str] = "trigger"
 
+    length: int = 16
+    """The most items in training."""
+    hidden: int = 32
+    """Width of the transformer."""
+    layers: int = 1
+    """Blocks of attention and perceptron."""
+
     @property
     def inputs(self) -> int:
         """Features of the class, of whether this is an item or a query, and of the trigger."""

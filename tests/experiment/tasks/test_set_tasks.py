@@ -7,9 +7,15 @@ import optax
 import pytest
 from flax import nnx
 
+from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
 from softmax_jax.experiment.tasks import name_of, task_class
 from softmax_jax.experiment.tasks.set_complement import SetComplement
 from softmax_jax.experiment.tasks.trigger import TOLERANCE, TRIGGERED, Trigger
+from softmax_jax.experiment.training.config import Config
+from softmax_jax.experiment.training.progress import plain_console
+from softmax_jax.experiment.training.run_directory import load_checkpoint
+from softmax_jax.experiment.training.train import train
+from softmax_jax.normalizers.registry import normalizer
 
 CLASSES, LENGTH = 5, 12
 KINDS = [SetComplement, Trigger]
@@ -114,3 +120,21 @@ def test_a_model_learns_a_batch(kind):
 def test_the_tasks_are_found_by_name_and_know_what_guessing_scores():
     assert [name_of(task_class(name)()) for name in ("set_complement", "trigger")] == ["set_complement", "trigger"]
     assert (SetComplement().floor, Trigger().floor) == (10.0, 50.0)
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("kind", KINDS)
+def test_models_of_the_task_are_trained_and_evaluated_at_longer_lengths(tmp_path, kind):
+    """Through the trainer and the evaluation that all commands use; the numbers of a trigger have no calibration."""
+    task = kind(length=LENGTH, classes=CLASSES, hidden=4, heads=2, batch=8)
+    config = Config(task, steps=4, chunk=2, seeds=2, l2=0.0)
+    train(config, tmp_path, plain_console())
+    _, parameters = load_checkpoint(tmp_path)
+    sets = dict.fromkeys((LENGTH, 2 * LENGTH), 4)
+    names = {name: normalizer(name) for name in ("softmax", "ssmax")}
+    measured = evaluate(parameters, names, task=task, seeds=(0, 1), lengths=tuple(sets), sets=sets)
+    frame = frame_of(list(measured))
+    assert frame.height == 2 * len(sets) * len(names)
+    assert frame["accuracy"].is_between(0, 100).all()
+    assert frame["max_weight"].is_between(0, 1).all()
+    assert ("calibration" in frame.columns) == (kind is SetComplement)

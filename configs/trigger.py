@@ -2,8 +2,8 @@
 
 Command:  python train.py trigger
 Cost:     52 s of processor time for two of the seeds, on 2 CPU cores that had other work besides (2026-11-28).
-Score:    100.0 % at 16 items under softmax, 96.1 % at 64, by 64 sets for each of those two; hardmax in its place answers
-          51 % and 50 %, as answering 0 always does.
+Score:    100.0 % at 16 items under softmax, 96.1 % at 64, by 64 sets for each of those two seeds; hardmax in its place
+          answers 51 % and 50 %, as answering 0 always does.
 """
 
 from softmax_jax.experiment.tasks.trigger import Trigger

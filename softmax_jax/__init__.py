@@ -22,6 +22,7 @@ from softmax_jax.normalizers.maps import (
     elastic_softmax as elastic_softmax,
     first_token_softmax as first_token_softmax,
     hardmax as hardmax,
+    scaled_signed_averaging as scaled_signed_averaging,
     shifted_softmax as shifted_softmax,
     sigmoid as sigmoid,
     signed_l1 as signed_l1,
@@ -57,6 +58,7 @@ from softmax_jax.normalizers.scales import (
     ConstantTemperature as ConstantTemperature,
     EntropyInterpolation as EntropyInterpolation,
     EntropyPolynomial as EntropyPolynomial,
+    GatedLogLength as GatedLogLength,
     InverseTemperature as InverseTemperature,
     LengthRatio as LengthRatio,
     LengthRule as LengthRule,
@@ -64,6 +66,7 @@ from softmax_jax.normalizers.scales import (
     LogLengthPower as LogLengthPower,
     LogPosition as LogPosition,
     Scale as Scale,
+    SqrtLogLength as SqrtLogLength,
 )
 from softmax_jax.normalizers.segments import segments as segments
 from softmax_jax.normalizers.sparse import (

@@ -46,6 +46,9 @@ OTHER: Mapping[str, dict[str, Any]] = {
     "grok2": {"s": 1 / math.log(3)},
     "length_boost": {"s": 0.8, "bias": 1 - 0.8 * math.log(4)},
     "yarn": {"ratio": 16.0},
+    "qassmax": {"s": 0.43, "bias": 0.2, "gate": 0.5},
+    "sqrt_ssmax": {"s": 0.5},
+    "ssa": {"exponent": 3.0, "b": 0.5},
 }
 """Numbers of the second half of the rows; the first half has the defaults."""
 
@@ -143,6 +146,7 @@ MISTAKES: Mapping[str, Mapping[str, Mistake]] = {
     },
     "elastic_softmax": {PADDED: lambda z, n, k: np.maximum(softmax(z) + k["tau"] / n, 0)},
     "length_boost": {PADDED: lambda z, n, k: softmax(max(k["s"] * math.log(n) + k["bias"], 1) * z)},
+    "sqrt_ssmax": {PADDED: lambda z, n, k: softmax(k["s"] * math.sqrt(2 * math.log(n)) * z)},
     "grok2": {PADDED: lambda z, n, k: softmax(max(k["s"] * math.log(n), 1) * z)},
     "llama4": {
         "the position p in the place of p + 1": lambda z, n, k: softmax(

@@ -275,6 +275,41 @@ class FirstTokenSoftmax(Softmax):
         return _softmax(jnp.where(first, z + row.number(self.bias), z), row.layout)
 
 
+class ScaledSignedAveraging(Softmax):
+    r"""Scaled signed averaging: a power of the logit where softmax has the exponential.
+
+    $$w_i = \frac{(1 + b|z_i|)^{p \operatorname{sgn} z_i}}{\sum_j (1 + b|z_j|)^{p \operatorname{sgn} z_j}}$$
+
+    p is the `exponent`, called n in the source, and b > 0. As b = 1/p and p → ∞ this is softmax. No logit outweighs
+    another by more than a power of their ratio, so that one large logit does not take the row. Adding a constant to the
+    row changes the weights. Only p is learned, as in the authors' model of 114 million parameters, whose values are the
+    defaults: b multiplies the logits, which the projection of the query can do.
+
+    When to use it. In a model trained with it, where one large logit should not silence the others.
+
+    Source: Naim et al., "SSA: Improving Performance With a Better Scoring Function", arXiv 2508.14685.
+
+    >>> scaled_signed_averaging(jnp.array([1.0, -1.0]), exponent=1.0, b=1.0)  # 2 and 1/2, over 5/2
+    Array([0.8, 0.2], dtype=float32)
+    """
+
+    shift_invariant = False
+    ignores_low = False
+    formula = "(1 + b|z|)^(p·sgn z) / Σ(1 + b|z|)^(p·sgn z)"
+    source = "Naim et al., arXiv 2508.14685"
+
+    exponent: ArrayLike = number(default=1.5, learn=True)
+    b: ArrayLike = number(default=0.8, rule="above 0, such as 0.8", holds=lambda b: b > 0)
+
+    def weights(self, row: Row) -> Float[Array, "*shape"]:
+        # log w = p·sgn(z)·log(1 + b|z|) but for a constant; with sgn(0) = 1 its slope p·b/(1 + b|z|) is right at 0 too.
+        finite = jnp.isfinite(row.logits)
+        z = jnp.where(finite, row.logits, 0)
+        sign = jnp.where(z < 0, -1, 1).astype(z.dtype)
+        logarithm = sign * jnp.log1p(sign * arithmetic.product(row.number(self.b), z))
+        return _softmax(jnp.where(finite, row.number(self.exponent) * logarithm, row.logits), row.layout)
+
+
 class ClippedSoftmax(Map):
     r"""Softmax stretched beyond 0 and 1 and clipped to them, so that a finite logit may get exactly 0.
 
@@ -528,6 +563,7 @@ sigmoid = Sigmoid()
 sink_softmax = SinkSoftmax()
 softmax_n = SoftmaxN()
 first_token_softmax = FirstTokenSoftmax()
+scaled_signed_averaging = ScaledSignedAveraging()
 clipped_softmax = ClippedSoftmax()
 elastic_softmax = ElasticSoftmax()
 softpick = Softpick()

@@ -28,12 +28,14 @@ from softmax_jax.normalizers.scales import (
     ClippedLogLength,
     ConstantTemperature,
     EntropyPolynomial,
+    GatedLogLength,
     LengthRatio,
     LengthRule,
     LogLength,
     LogLengthPower,
     LogPosition,
     Scale,
+    SqrtLogLength,
 )
 from softmax_jax.normalizers.sparse import SQUARED, entmax15, stieltjes
 
@@ -312,3 +314,42 @@ def yarn() -> None:
     When to use it. In a trained model with rotary positions whose context grows by a factor r, `ratio`. All rows get
     the same β.
     """
+
+
+@method(
+    "qassmax",
+    softmax,
+    GatedLogLength,
+    "softmax((s·log n + b)·(1 + tanh(gate))·z)",
+    HOLDS_A_LEAD,
+    "TabICLv2, arXiv 2602.11139",
+)
+def qassmax() -> None:
+    r"""SSMax whose β each query turns down or up to double.
+
+    $$w = \operatorname{softmax}(\beta z), \qquad \beta = (s \log n + b)\,(1 + \tanh(\mathrm{gate}))$$
+
+    When to use it. As `ssmax`, where queries of one head differ in how sharp they should be: the gate is learned,
+    linear in the query. At 0 this is `ssmax`. As published both factors are perceptrons, for each feature of the query.
+    """
+
+
+@method(
+    "sqrt_ssmax",
+    softmax,
+    SqrtLogLength,
+    "softmax(s·√(2·log n)·z)",
+    "→ 0 as e^(s·δ·√(2·log n))/n",
+    "Derrida 1981, the random energy model",
+)
+def sqrt_ssmax() -> None:
+    r"""Softmax at the critical β of rows of independent normal logits.
+
+    $$w = \operatorname{softmax}(s \sqrt{2 \log n}\, z)$$
+
+    When to use it. Where queries and keys are normalized, so that logits are near to standard normal numbers: their
+    largest is then about √(2 log n), and this β is where it starts to hold weight. A fixed lead is lost in long rows.
+    """
+
+
+register("ssa", maps.scaled_signed_averaging)

@@ -13,14 +13,14 @@ from typing import Any, cast
 import jax
 from jaxtyping import Array, Float
 
-from softmax_jax.normalizers import checks
+from softmax_jax.normalizers import checks, packages
 from softmax_jax.normalizers.fit_file import fitted_numbers
 from softmax_jax.normalizers.maps import UNWRITTEN, Entry, Map, entry_of
 from softmax_jax.normalizers.normalizer import MapLike, Normalizer, SoftCapped
 from softmax_jax.normalizers.parameters import LEARN, OF_QUERY, fields_of, marked
 from softmax_jax.normalizers.row import AnyAxis, AnyMask
 from softmax_jax.normalizers.scales import EntropyPolynomial, Scale, ScaleLike
-from softmax_jax.normalizers.user_modules import OF_A_MODULE, is_trusted, read_module, trust
+from softmax_jax.normalizers.user_modules import OF_A_MODULE, is_trusted, named_module, read_module, trust
 from softmax_jax.refusal import Refusal, WrongType
 
 CAP = "cap"
@@ -172,6 +172,9 @@ def normalizer(spec: NormalizerLike, **numbers: Any) -> Normalizer:
     signature of `jax.nn.softmax`, whose keyword-only parameters are its numbers, or a `Normalizer`. Any of these
     objects is taken instead of a text too.
 
+    An installed package adds names too, by entry points of the group `softmax_jax.normalizers`; it is imported when one
+    of them is asked for.
+
     Raises ValueError for an unknown name or number (listing the known ones), for a value that breaks its number's
     rule, for text that is not of this form, and for a module that is not there or holds no such thing; TypeError for
     an object that is no normalizer, saying how it was called and what it gave.
@@ -194,13 +197,9 @@ def method_of(spec: NormalizerLike, **numbers: Any) -> tuple[Method, dict[str, A
         return _wrap("normalizer", spec), numbers
     module, text = match.groups() if (match := OF_A_MODULE.fullmatch(spec)) else (None, spec)
     name, positional, written = _parse(text)
-    if module or "fit" in written:
+    if "fit" in written or imported_for(spec):
         trust(spec)
-    method = _imported(module, name) if module else METHODS.get(name)
-    if method is None:
-        near = checks.did_you_mean(name, METHODS)
-        known = f"known are {', '.join(METHODS)}; one of your own is written my_module:{name}"
-        raise Refusal(f"unknown normalizer {name!r}: {near}{known}")
+    method = _imported(module, name) if module else METHODS.get(name) or _installed(name)
     if len(positional) > len(method.numbers):
         raise Refusal(f"{spec!r} gives {len(positional)} numbers; {name!r} takes at most {len(method.numbers)}")
     pairs = [*zip(method.numbers, positional), *written.items(), *numbers.items()]
@@ -208,6 +207,44 @@ def method_of(spec: NormalizerLike, **numbers: Any) -> tuple[Method, dict[str, A
     if twice:
         raise Refusal(f"{spec!r} gives {', '.join(twice)} twice: give each number once")
     return method, dict(pairs)
+
+
+def imported_for(spec: str) -> str | None:
+    """Returns the module of somebody else that is imported for the text of a normalizer; None if none is."""
+    name = spec.partition("(")[0].strip()
+    if named_module(spec) or (name in METHODS and not packages.is_loaded(name)):
+        return named_module(spec)
+    return packages.module_of(name)
+
+
+def all_names() -> list[str]:
+    """Returns the name of every normalizer, those of installed packages too, which are imported for that.
+
+    Raises Refusal for a package that cannot be imported.
+    """
+    for name in packages.package_names():
+        if name not in METHODS:
+            _installed(name)
+    return list(METHODS)
+
+
+def _installed(name: str) -> Method:
+    """Returns the method that an installed package adds under a name, which is registered from now on.
+
+    Raises Refusal for a name that no package adds, and for a package that is broken or holds no normalizer there.
+    """
+    names = packages.package_names()
+    if name not in names:
+        every = (*METHODS, *names)
+        near = checks.did_you_mean(name, every)
+        known = f"known are {', '.join(every)}; one of your own is written my_module:{name}"
+        raise Refusal(f"unknown normalizer {name!r}: {near}{known}")
+    package, value = packages.load(name)
+    try:
+        method = dataclasses.replace(_wrap(name, value), name=name)
+    except WrongType as problem:
+        raise WrongType(f"the package {package} holds no normalizer: {problem}") from None
+    return _methods.setdefault(name, method)
 
 
 def _imported(module: str, name: str) -> Method:

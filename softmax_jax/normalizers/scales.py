@@ -149,6 +149,50 @@ class LogLengthPower(Scale):
         return row.number(self.delta) + jax.nn.softplus(row.number(self.weight)) * power
 
 
+class GatedLogLength(Scale):
+    r"""The scale of QASSMax with one factor for each query: that of SSMax times a gate, which reads the query.
+
+    $$\beta = (s \log n + b)\,(1 + \tanh(\text{gate}))$$
+
+    n is the number of visible entries; a logit of -inf is none. The gate leaves β between 0 and twice that of SSMax. As
+    published a perceptron gives the first factor from log n, another the gate from the query, and each feature of the
+    query has factors of its own. One β for each row leaves room for one of each; here both are linear, the gate in the
+    query, as `NnxAttention` and `LinenAttention` learn it with `of_query`.
+
+    Source: "TabICLv2: A better, faster, scalable, and open tabular foundation model", arXiv 2602.11139.
+
+    >>> round(float(GatedLogLength(s=0.5, gate=0.5)(jnp.zeros(100), -1, None)[0]), 3)  # 2.303 · 1.462
+    3.367
+    """
+
+    s: ArrayLike = number(default=1 / math.log(16), learn=True)
+    bias: ArrayLike = number(default=0.0, learn=True)
+    gate: ArrayLike = number(default=0.0, learn=True, of_query=True)
+
+    def of_row(self, row: Row) -> Float[Array, "..."]:
+        return LogLength(self.s, self.bias).of_row(row) * (1 + jnp.tanh(row.number(self.gate)))
+
+
+class SqrtLogLength(Scale):
+    r"""The critical scale of normal logits: $\beta = s \sqrt{2 \log n}$, with n the number of visible entries.
+
+    The largest of n independent standard normal numbers is near √(2 log n), and at that β softmax passes from weights
+    that are spread over the row to weights that a few entries hold, as n → ∞. Queries and keys of d features that are
+    normalized to mean square 1 have such logits where their product is divided by √d and their directions are random.
+    A row of one entry has β = 0.
+
+    Source: Derrida, "Random-energy model", Physical Review B 24 (1981), whose freezing temperature this is.
+
+    >>> round(float(SqrtLogLength()(jnp.zeros(100), -1, None)[0]), 3)
+    3.035
+    """
+
+    s: ArrayLike = number(default=1.0, learn=True)
+
+    def of_row(self, row: Row) -> Float[Array, "..."]:
+        return row.number(self.s) * jnp.sqrt(2 * jnp.log(jnp.maximum(row.count(), 1)))
+
+
 class LogPosition(Scale):
     r"""The scale of Llama 4: β grows by a logarithm of the query's position, in steps.
 

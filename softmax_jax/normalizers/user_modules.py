@@ -110,14 +110,18 @@ def read_module(module: str, message: str) -> dict[str, Any]:
         imported = _FINDER.import_file(Path(module)) if module.endswith(".py") else _FINDER.import_typed(module)
         return vars(imported)
     except Exception as error:  # of many types, as the module is the user's
-        frames = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
-        inside = itertools.dropwhile(lambda place: "importlib" not in place, frames)  # less those that asked for it
-        places = [place for place in inside if "importlib" not in place]
-        problem = " ".join([f"{type(error).__name__}: {error}", *places[-1:]]).replace("\n", " ")
         raise Refusal(
-            f"{message}: the module {module} cannot be imported ({problem}): name one that is installed, or a file in "
-            "this directory without its .py"
+            f"{message}: the module {module} cannot be imported ({import_problem(error)}): name one that is installed, "
+            "or a file in this directory without its .py"
         ) from error
+
+
+def import_problem(error: Exception) -> str:
+    """Describes in one line why an import failed, and the last place outside of the import system."""
+    frames = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
+    inside = itertools.dropwhile(lambda place: "importlib" not in place, frames)  # less those that asked for it
+    places = [place for place in inside if "importlib" not in place]
+    return " ".join([f"{type(error).__name__}: {error}", *places[-1:]]).replace("\n", " ")
 
 
 def trust(*texts: str) -> None:
@@ -134,11 +138,19 @@ def is_trusted(text: str) -> bool:
     return not _trusted.isdisjoint({text, ANY})
 
 
-def require_trust(text: str, file: Path) -> None:
-    """Raises ValueError if a file names an object of a module by a text that nobody typed in this process."""
+def named_module(text: str) -> str | None:
+    """Returns the module of a text such as `my_module:relu`, None for other texts."""
     named = OF_A_MODULE.fullmatch(text)
-    if named and not is_trusted(text):
+    return named[1] if named else None
+
+
+def require_trust(text: str, module: str | None, file: Path) -> None:
+    """Raises ValueError if a file names an object of a module by a text that nobody typed in this process.
+
+    `module` is the one that is imported for this text, None if none is.
+    """
+    if module and not is_trusted(text):
         raise Refusal(
-            f"{file} names {shown(text)}, and importing {named[1]} would run its code: if you trust it, "
+            f"{file} names {shown(text)}, and importing {module} would run its code: if you trust it, "
             "type that name yourself in a command or in code, or give --trust-code"
         )

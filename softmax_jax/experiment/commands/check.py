@@ -13,7 +13,7 @@ from softmax_jax.experiment.commands.parse import each_once, parse
 from softmax_jax.experiment.commands.process import KEPT
 from softmax_jax.experiment.training.progress import plain_console
 from softmax_jax.laws.checker import Checked, check
-from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.normalizers.registry import all_names, normalizer
 
 STYLES = {"BROKEN": "bold red", "holds": "green"}
 
@@ -50,7 +50,7 @@ def verdict(checked: Checked) -> str:
 def check_normalizers(arguments: Arguments) -> None:
     """Checks, prints; ends with status 1 if a promise is broken."""
     KEPT.keep()
-    names = METHODS if arguments.normalizers == ("all",) else arguments.normalizers
+    names = all_names() if arguments.normalizers == ("all",) else arguments.normalizers
     normalizers = {name: normalizer(name) for name in names}
     broken = 0
     for name, method in normalizers.items():

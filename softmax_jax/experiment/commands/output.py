@@ -18,7 +18,8 @@ import jax
 
 from softmax_jax.experiment import program
 from softmax_jax.files import not_written, reason, typed, versions, write_json
-from softmax_jax.normalizers.user_modules import OF_A_MODULE
+from softmax_jax.normalizers.registry import imported_for
+from softmax_jax.normalizers.user_modules import named_module
 from softmax_jax.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -103,8 +104,8 @@ def trust_option(*configs: "Config") -> str:
     """
     from softmax_jax.experiment.tasks import name_of  # here, as it loads flax, which no list of commands needs
 
-    names = [text for config in configs for text in (config.normalizer, name_of(config.task))]
-    return " --trust-code" * any(map(OF_A_MODULE.fullmatch, names))
+    modules = [m for config in configs for m in (imported_for(config.normalizer), named_module(name_of(config.task)))]
+    return " --trust-code" * any(modules)
 
 
 def fit_command(run: "Loaded") -> str | None:

@@ -38,7 +38,7 @@ from softmax_jax.experiment.training.run_directory import METRICS, load_checkpoi
 from softmax_jax.experiment.training.train import train
 from softmax_jax.files import versions, write_csv, write_json
 from softmax_jax.normalizers.checks import did_you_mean
-from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.normalizers.registry import all_names, normalizer
 from softmax_jax.refusal import Refusal
 
 CHANGES = ("seeds", "length", "hidden", "heads", "classes", "signal_length", "pooling")
@@ -53,7 +53,8 @@ class Arguments:
     """Names, with numbers where wanted: softmax "ssmax(s=0.43)"; your own as my_module:relu; or "all" of them."""
     task: str = "signal"
     """signal: classify sequences by a hidden pattern. transformer-max-retrieval, sort, copy, multi-query: name the
-    class of one item among many. max_retrieval: that on the paper's model. Your own as my_module:Task."""
+    class of one item among many. set-complement: the class that no item has. trigger: the average of all items, or 0.
+    max_retrieval: the largest item on the paper's model. Your own as my_module:Task."""
     test_lengths: UnlessGiven[tuple[int, ...]] = ()
     """Lengths to test at; the length of training, and for the others than signal also 4, 16 and 64 times it."""
     workdir: UnlessGiven[Path | None] = None
@@ -64,13 +65,13 @@ class Arguments:
     seeds: int = 5
     """Models per normalizer, trained together."""
     length: int | None = None
-    """Positions in a sequence (32), or the most items in training (64)."""
+    """Positions in a sequence (32), or the most items in training (64; set-complement and trigger 16)."""
     epochs: int | None = None
-    """15 for the signal (25 steps each), 30 for the others (100 steps each)."""
+    """15 for the signal (25 steps each), 6 for set-complement, 15 for trigger, 30 for the others (100 steps each)."""
     hidden: int | None = None
-    """Width of the transformer (64)."""
+    """Width of the transformer (64; set-complement and trigger 32)."""
     heads: int | None = None
-    """Attention heads in each of its two layers (4)."""
+    """Attention heads in each of its layers (4)."""
     classes: int | None = None
     """Patterns to tell apart (4), or classes of items (10)."""
     signal_length: int | None = None
@@ -203,7 +204,7 @@ def shoot_out(arguments: Arguments) -> None:
     """Looks at the normalizers, trains under each, writes, prints."""
     config = arguments.config()
     start, console = time.perf_counter(), plain_console(width=max(plain_console().width, 120))
-    names = tuple(METHODS) if "all" in arguments.normalizers else arguments.normalizers
+    names = tuple(all_names()) if "all" in arguments.normalizers else arguments.normalizers
     named = {name: normalizer(name) for name in names}
     swept = report.sweep(named)
     report.print_looks(console, named, swept)

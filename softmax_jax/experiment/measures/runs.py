@@ -16,7 +16,7 @@ from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoi
 from softmax_jax.files import typed
 from softmax_jax.normalizers.fit_file import read_fit
 from softmax_jax.normalizers.normalizer import Normalizer
-from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.normalizers.registry import all_names, normalizer
 from softmax_jax.refusal import Refusal
 from softmax_jax.temperature import ALL_LENGTHS, TARGET, TARGET_TRAIN, TRAIN_LENGTHS, checkpoint_sha256
 
@@ -100,7 +100,7 @@ def named_normalizers(
             places = f"--checkpoint {typed(checkpoint)} --output {typed(directory_of(checkpoint))}"
             remedy = f"run {program('fit')} {places}"
             raise Refusal(f"--normalizers has {name}: there is no such fit beside {checkpoint}: {remedy}")
-    specs = tuple(METHODS) if tuple(specs) == ("all",) else tuple(specs)
+    specs = tuple(all_names()) if tuple(specs) == ("all",) else tuple(specs)
     if with_fits:
         after = specs.index("adaptive") + 1
         specs = (*specs[:after], *fits, *specs[after:])

@@ -64,11 +64,8 @@ class Evaluated:
     @functools.cached_property
     def tested(self) -> list[Cell]:
         """The cells that are tested, as one family: beyond the lengths of training, and not decided by a bound."""
-        classes = getattr(self.task, "classes", None)
-        chance = 100 / classes if classes else 0.0
-        return judged_cells(
-            self.frame, self.baseline, self.task.longest, chance, left_out=moved_by_offset(self.normalizers)
-        )
+        floor, left_out = self.task.floor, moved_by_offset(self.normalizers)
+        return judged_cells(self.frame, self.baseline, self.task.longest, floor, left_out=left_out)
 
     @functools.cached_property
     def summary(self) -> pl.DataFrame:

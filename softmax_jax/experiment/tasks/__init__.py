@@ -16,6 +16,8 @@ TASKS = {
     "sort": "softmax_jax.experiment.tasks.retrieval:Sort",
     "copy": "softmax_jax.experiment.tasks.retrieval:Copy",
     "multi_query": "softmax_jax.experiment.tasks.retrieval:MultiQuery",
+    "set_complement": "softmax_jax.experiment.tasks.set_complement:SetComplement",
+    "trigger": "softmax_jax.experiment.tasks.trigger:Trigger",
 }
 """The module and class of every task by its name in config.json."""
 

@@ -15,16 +15,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from softmax_jax.experiment.tasks.sequences import LONGEST, Sequences, SequenceTask
-from softmax_jax.experiment.tasks.task import sequence_key
-from softmax_jax.refusal import Refusal
+from softmax_jax.experiment.tasks.items import ItemTask
+from softmax_jax.experiment.tasks.sequences import LONGEST, Sequences
 
 CODE = 32
 """Features by which an item is found."""
 POSITIONS = LONGEST
-LEAST_ITEMS = 2
-TRAINING = 0
-"""What the key of a seed is folded with before its training sequences are drawn."""
 
 
 class Keys(NamedTuple):
@@ -38,17 +34,8 @@ class Keys(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Retrieval(SequenceTask):
-    """What the retrieval tasks share; a training sequence has from 2 to `length` items. Raises as `SequenceTask`."""
-
-    test_multiples: ClassVar[tuple[int, ...]] = (1, 4, 16, 64)
-
-    queries: int = 16
-    """Queries in a sequence."""
-
-    def bounds(self) -> dict[str, tuple[int, int]]:
-        """Returns the least and the most of the sizes that may not be from 1 to 2¹⁴."""
-        return super().bounds() | {"length": (LEAST_ITEMS, POSITIONS)}
+class Retrieval(ItemTask):
+    """What the retrieval tasks share: items with a code and a class, of which each query asks for one."""
 
     @property
     def inputs(self) -> int:
@@ -59,28 +46,7 @@ class Retrieval(SequenceTask):
     def keys(self, key: Key[Array, ""], visible: Bool[Array, " items"], places: Int[Array, " queries"]) -> Keys:
         """Returns the codes of items and queries. `places` are items that the queries may ask for, in any order."""
 
-    def training_batch(self, seed: Int[Array, ""], step: Int[Array, ""]) -> Sequences:
-        """Returns the batch of a step: new sequences each time, of any length up to the longest."""
-        key = jax.random.fold_in(jax.random.fold_in(sequence_key(seed), TRAINING), step)
-        key, length_key = jax.random.split(key)
-        lengths = jax.random.randint(length_key, (self.batch,), LEAST_ITEMS, self.length + 1, jnp.int32)
-        return self._draw(jax.random.split(key, self.batch), lengths, self.length)
-
-    def test_batch(self, key: Key[Array, ""], length: int, sets: int) -> Sequences:
-        """Returns sequences of `length` items. Raises Refusal for more items than positions."""
-        if not LEAST_ITEMS <= length <= POSITIONS:
-            raise Refusal(f"a length is {length}: it must be from {LEAST_ITEMS} to {POSITIONS} items")
-        return self._draw(jax.random.split(key, sets), jnp.full(sets, length, jnp.int32), length)
-
-    def _draw(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Sequences:
-        """Draws a sequence for each key, of its length among room for more."""
-        return jax.vmap(lambda key, length: self._sequence(key, length, room))(keys, lengths)
-
-    def answers(self, scores: Float[Array, "sets length classes"]) -> Float[Array, "sets queries classes"]:
-        """Returns the scores at the queries."""
-        return scores[:, -self.queries :]
-
-    def _sequence(self, key: Key[Array, ""], length: Int[Array, ""], room: int) -> Sequences:
+    def sequence(self, key: Key[Array, ""], length: Int[Array, ""], room: int) -> Sequences:
         """Draws one sequence, without a batch axis; items from `length` on are masked."""
         code_key, class_key, query_key = jax.random.split(key, 3)
         visible = jnp.arange(room, dtype=jnp.int32) < length

@@ -92,9 +92,7 @@ class SequenceTask(Task):
         options: dict[str, Any] = {"dropout": self.dropout, "causal": self.causal, "rngs": rngs}
         return Transformer(self.inputs, self.classes, *attention_of(normalizer), **sizes, **options)
 
-    def scores(
-        self, model: Transformer, batch: Sequences, rngs: nnx.Rngs | None
-    ) -> Float[Array, "sets *queries classes"]:
+    def scores(self, model: Transformer, batch: Any, rngs: nnx.Rngs | None) -> Float[Array, "sets *queries classes"]:
         """Returns class scores of the answers under the model's own normalizer, with dropout if there are `rngs`."""
         return self.answers(model(batch.inputs, batch.mask, rngs))
 

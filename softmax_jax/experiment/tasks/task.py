@@ -84,6 +84,12 @@ class Task(abc.ABC):
         return 100 * (scores.argmax(-1) == batch.answer).mean()
 
     @property
+    def floor(self) -> float:
+        """The accuracy of the best answer that reads nothing, in percent: that of guessing one of the `classes`."""
+        classes = getattr(self, "classes", None)
+        return 100 / classes if classes else 0.0
+
+    @property
     def longest(self) -> int:
         """The most items of a set in training, beyond which a test is of longer ones.
 

@@ -12,8 +12,8 @@ from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.files import exists, read_json
 from softmax_jax.normalizers.checks import did_you_mean, finite, require, shown, whole
-from softmax_jax.normalizers.registry import require_fit_within
-from softmax_jax.normalizers.user_modules import require_trust, trust
+from softmax_jax.normalizers.registry import imported_for, require_fit_within
+from softmax_jax.normalizers.user_modules import named_module, require_trust, trust
 from softmax_jax.refusal import Refusal
 
 NumbersByName = Annotated[dict[str, float], tyro.conf.arg(help_behavior_hint="")]
@@ -178,8 +178,9 @@ def read_config(directory: Path | str, run: Path | str | None = None) -> Config:
     settings = read_json(path, limit=LARGEST_CONFIG)
     if not isinstance(settings, dict):
         raise Refusal(f"{path} is not the config of a run: it must hold settings by name, and holds {shown(settings)}")
-    for setting in ("normalizer", "task"):
-        require_trust(str(settings.get(setting)), path)
+    for setting, module_of in {"normalizer": imported_for, "task": named_module}.items():
+        text = str(settings.get(setting))
+        require_trust(text, module_of(text), path)
     try:
         config = from_settings(settings)
         require_fit_within(config.normalizer, Path(run or directory))

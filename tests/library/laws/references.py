@@ -110,6 +110,11 @@ def position_beta(n, attn_scale=0.1, floor_scale=8192):
     return 1 + attn_scale * np.log(n // floor_scale + 1)
 
 
+def ssa(z, exponent=1.5, b=0.8):
+    powers = exponent * np.sign(z) * np.log1p(b * np.abs(z))
+    return softmax(powers)
+
+
 REFERENCES = {
     "softmax": softmax,
     "temperature": softmax,
@@ -141,6 +146,9 @@ REFERENCES = {
     "grok2": lambda z: softmax(max(1.0, np.log(z.size) / np.log(1024)) * (z - z.max())),
     "length_boost": lambda z: softmax((1 + max(np.log(z.size / 16), 0)) * (z - z.max())),
     "yarn": softmax,
+    "qassmax": lambda z: softmax(log_length_beta(z.size) * (z - z.max())),
+    "sqrt_ssmax": lambda z: softmax(np.sqrt(2 * np.log(z.size)) * (z - z.max())),
+    "ssa": ssa,
     "adaptive_entmax15": lambda z: entmax15(adaptive_beta(entropy(z)) * (z - z.max())),
 }
 """By registered name, at the default numbers: one row of visible logits in, its weights out."""

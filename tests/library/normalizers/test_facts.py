@@ -41,6 +41,11 @@ def largest_weights(name, n, deltas, rest=0.25):
         return np.asarray(first_weights(sj.normalizer(name), logits))
 
 
+def between(logarithm):
+    """Exponent of n in a weight whose logarithm is given, between the rows of `slope`."""
+    return (logarithm(2**20) - logarithm(2**14)) / np.log(2**6)
+
+
 def slopes(name, deltas, rest=0.25):
     """Exponents of n in the largest weight, between rows of 2^14 and 2^20."""
     short, long = (np.log(largest_weights(name, 2**power, deltas, rest)) for power in (14, 20))
@@ -54,6 +59,9 @@ EXPONENTS = {
     HOLDS_A_LEAD: lambda delta, numbers: min(numbers["s"] * delta - 1, 0.0),
     sj.METHODS["length_scaled"].entry.largest_weight: lambda delta, numbers: min(delta / 2 - 1, 0.0),
     sj.METHODS["llama4"].entry.largest_weight: lambda delta, numbers: min(numbers["attn_scale"] * delta - 1, 0.0),
+    sj.METHODS["sqrt_ssmax"].entry.largest_weight: lambda delta, numbers: between(
+        lambda n: min(numbers["s"] * delta * np.sqrt(2 * np.log(n)) - np.log(n), 0.0)
+    ),
 }
 LIMITS = {
     LINEAR: lambda delta: min(delta, 1),

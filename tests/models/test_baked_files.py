@@ -102,10 +102,11 @@ def test_temperatures_are_learned_within_a_budget(tmp_path, monkeypatch):
     assert learned.kept == 1.0
     assert learned.needles
     assert learned.needles[1] < learned.needles[0]
-    passage = text[None, -120:]
+    passage = temperatures.draw_passages(model, [text[len(text) * 3 // 4 :]], 120, 0, 8, 1)
     drawn = [jnp.asarray(np.random.default_rng(seed).normal(size=THETA.shape), jnp.float32) for seed in range(6)]
     worse = max(
-        drawn, key=lambda each: float(temperatures.passage_loss(model.parameters, passage, each, model.sizes)[0])
+        drawn,
+        key=lambda each: float(temperatures.passage_losses(model.parameters, passage, each, model.sizes)[0].mean()),
     )
     monkeypatch.setattr(temperatures, "descend", lambda *_: worse)
     kept = learn(budget=0.01)

@@ -82,7 +82,7 @@ def front_table(cells: pl.DataFrame) -> str:
 
 def mean(cells: pl.DataFrame, column: str, form: str) -> str:
     """Returns the mean of a column over seeds, with its interval where there is one; a dash for no number."""
-    values = cells[column].drop_nulls().to_list()
+    values = cells[column].drop_nulls().cast(pl.Float64).to_list()
     return with_interval(values, form) if values else "–"
 
 

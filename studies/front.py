@@ -165,7 +165,7 @@ class Study:
 
         for budget in sorted(self.budgets):
             most = (1 + budget) * loss(0.0)
-            kept = temperatures.largest_share(lambda part, most=most: loss(part) <= most, halvings=4)
+            kept = temperatures.largest_share(lambda part, most=most: loss(part) <= most)
             yield *path[:2], budget, FURTHEST * kept
 
     def direction(self, setting: Setting) -> np.ndarray:

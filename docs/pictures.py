@@ -195,9 +195,9 @@ def front() -> charts.Chart:
 
 def front_theta() -> Any:
     """The temperatures that are learned within a budget of one percent."""
-    title = "Sharper and softer heads lie in all layers"
-    subtitle = "log θ of each head of SmolLM2-135M at a budget of 1 %"
-    return front_tables.theta_chart(table("front/theta"), table("front/shares"), 0.01, title, subtitle)
+    theta = front_tables.theta_frame(table("front/theta"), table("front/shares"), 0.01)
+    title = f"{(theta['log_theta'] < 0).sum()} of {len(theta)} heads become sharper, the others softer"
+    return front_tables.theta_chart(theta, title, "log θ of each head of SmolLM2-135M at a budget of 1 %")
 
 
 PICTURES: Mapping[str, Callable[[], Any]] = {

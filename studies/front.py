@@ -9,8 +9,8 @@ is scaled: the largest factor is sought that keeps the budget on other passages.
 the texts, with other names and words, are asked for, and the loss of text is measured there. Placebos are the same θ
 permuted over the heads, θ learned from text without facts, and one β for all heads.
 
-Each cell leaves a CSV file, and one that is there is not computed again. All cells take some five hours on two cores,
-the first quarter of an hour gives one seed at 512 tokens. `--quick` takes a few minutes.
+Each cell leaves a CSV file, and one that is there is not computed again. All cells take two to three hours of processor
+time; the first quarter of an hour gives one seed at 512 tokens. `--quick` takes a few minutes.
 """
 
 import dataclasses

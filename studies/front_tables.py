@@ -106,11 +106,14 @@ def front_chart(cells: pl.DataFrame, *title: str) -> charts.Chart:
     return charts.named_lines(points.sort("cost"), x, y, charts.chart_title(*title), **options)
 
 
-def theta_chart(theta: pl.DataFrame, shares: pl.DataFrame, budget: float, *title: str) -> alt.Chart:
-    """Draws log θ of every head at a budget, the mean of the seeds of learning."""
+def theta_frame(theta: pl.DataFrame, shares: pl.DataFrame, budget: float) -> pl.DataFrame:
+    """Returns log θ of every head as learned and scaled to a budget, the mean of the seeds."""
     scaled = theta.filter(kind=LEARNED).join(shares.filter(budget=budget), ["kind", "seed"])
-    means = scaled.group_by("layer", "head", maintain_order=True).agg(
-        log_theta=(pl.col("log_theta") * pl.col("share")).mean()
-    )
+    mean = (pl.col("log_theta") * pl.col("share")).mean()
+    return scaled.group_by("layer", "head", maintain_order=True).agg(log_theta=mean)
+
+
+def theta_chart(theta: pl.DataFrame, *title: str) -> alt.Chart:
+    """Draws log θ of every head, layers by heads."""
     scale = alt.Scale(scheme="blueorange", domainMid=0)
-    return heads_map(means, "log_theta", scale, 2).properties(title=charts.chart_title(*title))
+    return heads_map(theta, "log_theta", scale, 2).properties(title=charts.chart_title(*title))

@@ -65,3 +65,21 @@ def what_was_run() -> Iterator[Line]:
     assert set(cells["asked"]) == {64}
     yield PAGE, f"{len(cells)} cells, with {seeds} seed{'s' * (seeds > 1)} of learning, at {lengths} tokens"
     yield PAGE, f"({entry['machine']}, {entry['date']})"
+
+
+def what_came() -> Iterator[Line]:
+    cells = _cells().filter(length=512)
+    learned, permuted, beta = (cells.filter(kind=kind) for kind in (LEARNED, PERMUTED, ONE_BETA))
+    one = learned.filter(budget=0.01)
+    assert (cells["of_softmax"] == cells["of_softmax"][0]).all()
+    found = f"{one['found'].mean():.1f} of 64 facts where softmax finds {cells['of_softmax'][0]}"
+    yield PAGE, f"Within 1 % of loss one θ for each head finds {found}"
+    least = learned["holm"].min()
+    assert isinstance(least, float)
+    assert least > 0.05
+    yield (
+        PAGE,
+        f"p is of McNemar's test, corrected by Holm for the {len(learned)} learned cells, and at least {least:.2g}",
+    )
+    yield PAGE, f"Permuted over the heads, θ gains at most {permuted['net'].max()}"
+    yield PAGE, f"one β for all heads at most {beta['net'].max()}"

@@ -14,7 +14,7 @@ from softmax_jax.experiment.language_models.temperatures import by_temperature, 
 from softmax_jax.refusal import Refusal
 from studies import front
 from studies.front import LEARNED, ONE_BETA, PERMUTED, SOFTMAX, Arguments, Study
-from studies.front_tables import cells_frame, collect, front_chart, front_table, theta_chart
+from studies.front_tables import cells_frame, collect, front_chart, front_table, theta_chart, theta_frame
 from tests.experiment.language_models.plain_llama import tiny_arrays
 from tests.experiment.language_models.test_decoder import SIZES, TOKENS, as_parameters
 
@@ -88,4 +88,4 @@ def test_the_study_computes_its_cells_and_goes_on_where_it_was_stopped(tmp_path,
     assert directions[1].n_unique() == 1
     assert front_table(cells).count("\n") == 3
     assert "θ learned" in front_chart(cells, "title").to_json()
-    assert "log_theta" in theta_chart(theta, shares, 0.01, "title").to_json()
+    assert "log_theta" in theta_chart(theta_frame(theta, shares, 0.01), "title").to_json()

@@ -38,7 +38,6 @@ from studies.front_tables import FROM_TEXT, LEARNED, ONE_BETA, PERMUTED, SOFTMAX
 
 BUDGETS = (0.01, 0.04, 0.0025, 0.02, 0.005, 0.0)
 """Shares by which the loss of text may rise, in the order of the work."""
-FACTS = 8
 FURTHEST = 2.0
 """The largest factor of a learned log θ that is tried."""
 WORDS = (
@@ -86,9 +85,8 @@ class Setting(NamedTuple):
     seed: int = 0
     budget: float = 0.0
 
-    @property
     def path(self) -> str:
-        """The name of the path that it lies on; that of the learned one for one permuted."""
+        """Returns the name of the path that it lies on; that of the learned one for one permuted."""
         return slug(f"{LEARNED if self.kind == PERMUTED else self.kind} {self.seed}")
 
 
@@ -130,8 +128,8 @@ class Study:
         yield from self.cells(Setting(SOFTMAX), first)
         others = (Setting(LEARNED, seed) for seed in range(1, self.seeds))
         for path in (Setting(LEARNED), Setting(ONE_BETA), *others, Setting(FROM_TEXT)):
-            yield Unit(f"theta_{path.path}", COLUMNS["theta"], partial(self.learn, path))
-            yield Unit(f"shares_{path.path}", COLUMNS["shares"], partial(self.scale, path))
+            yield Unit(f"theta_{path.path()}", COLUMNS["theta"], partial(self.learn, path))
+            yield Unit(f"shares_{path.path()}", COLUMNS["shares"], partial(self.scale, path))
             kinds = (LEARNED, PERMUTED) if path.kind == LEARNED else (path.kind,)
             for budget, kind in itertools.product(self.budgets, kinds):
                 yield from self.cells(Setting(kind, path.seed, budget), first)
@@ -150,7 +148,7 @@ class Study:
         """Yields a direction of log θ."""
         direction = jnp.full(self.shape, -0.5, jnp.float32)
         if path.kind != ONE_BETA:
-            facts, most = FACTS if path.kind == LEARNED else 0, max(self.budgets)
+            facts, most = temperatures.FACTS if path.kind == LEARNED else 0, max(self.budgets)
             learn = partial(temperatures.learn_direction, self.model, self.learned_on, budget=most, facts=facts)
             direction = learn(length=self.lengths[0], steps=self.steps, batch=1, seed=path.seed)
         return ((*path[:2], *place, f"{value:.5f}") for place, value in np.ndenumerate(np.asarray(direction)))
@@ -170,7 +168,7 @@ class Study:
 
     def direction(self, setting: Setting) -> np.ndarray:
         """Returns the direction of a path, read from its file."""
-        values = read(self.output / f"theta_{setting.path}.csv")["log_theta"].to_numpy()
+        values = read(self.output / f"theta_{setting.path()}.csv")["log_theta"].to_numpy()
         if setting.kind == PERMUTED:
             values = np.random.default_rng(setting.seed).permutation(values)
         return values.astype(np.float32).reshape(self.shape)
@@ -179,7 +177,7 @@ class Study:
         """Returns the temperatures of a setting."""
         if setting.kind == SOFTMAX:
             return np.zeros(self.shape, np.float32)
-        shares = read(self.output / f"shares_{setting.path}.csv").filter(budget=setting.budget)
+        shares = read(self.output / f"shares_{setting.path()}.csv").filter(budget=setting.budget)
         return np.float32(shares["share"].item()) * self.direction(setting)
 
     def text_losses(self, texts: Sequence[np.ndarray], log_theta: np.ndarray, passages: int) -> list[np.ndarray]:
@@ -197,10 +195,10 @@ class Study:
         """Yields the answer to each question, half of them in each text."""
         count, log_theta = self.texts // len(self.names), jnp.asarray(self.log_theta(setting))
         for name, text in zip(self.names, self.tested_on):
-            made = make_needles(self.model, text, length, count, 0, FACTS, WORDS, NAMES)
+            made = make_needles(self.model, text, length, count, 0, temperatures.FACTS, WORDS, NAMES)
             given = made.tokens[:, : -made.question], made.questions, log_theta, made.candidates
             logs = np.asarray(answer(self.model.parameters, *given, self.model.sizes))
-            for place in itertools.product(range(count), range(FACTS)):
+            for place in itertools.product(range(count), range(temperatures.FACTS)):
                 right = made.answers[place]
                 cell = (*setting, length, f"{name} {place[0]}", place[1])
                 yield *cell, int(logs[place].argmax() == right), f"{-logs[place][right]:.4f}"
@@ -215,9 +213,8 @@ def study(arguments: Arguments) -> None:
     before = read_json(known) if known.exists() else made
     if before | made != before:
         raise Refusal(f"{arguments.output} has cells of another model, other texts or --quick: choose another --output")
-    units = list(Study(arguments, load(arguments.model)).units())
     write_json(known, versions() | made)
-    return compute(units, arguments.output)
+    return compute(list(Study(arguments, load(arguments.model)).units()), arguments.output)
 
 
 if __name__ == "__main__":

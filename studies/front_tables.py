@@ -7,7 +7,7 @@ import altair as alt
 import polars as pl
 
 from softmax_jax.experiment.language_models.page import heads_map
-from softmax_jax.experiment.measures.significance import corrected, mcnemar
+from softmax_jax.experiment.measures.significance import corrected, mcnemar, paired_p_value
 from softmax_jax.experiment.measures.units import read
 from softmax_jax.experiment.report import charts
 from softmax_jax.experiment.report.tables import markdown_table, with_interval
@@ -33,32 +33,33 @@ def cells_frame(answers: pl.DataFrame, losses: pl.DataFrame) -> pl.DataFrame:
     """Returns a row for each setting and length: what it finds more than softmax, and what its text costs.
 
     `gained` and `lost` count the questions that only one of both answers right, `net` is their difference, and `p` is
-    of McNemar's exact test, which takes questions for independent, though eight share a text. `holm` is p corrected
-    for all cells of learned temperatures. `cost` is the rise of the mean loss of text, in percent.
+    of McNemar's exact test, which takes questions for independent, though eight share a text. `answer` is the mean
+    loss of the answers, and `p_answer` of its paired t-test over the texts. `holm` and `holm_answer` are these p,
+    corrected for all cells of learned temperatures. `cost` is the rise of the mean loss of text, in percent.
     """
-    keys = ["length", "text", "question"]
-    softmax = answers.filter(kind=SOFTMAX).select(*keys, plain=pl.col("right") == 1)
-    others = answers.filter(pl.col("kind") != SOFTMAX).with_columns(right=pl.col("right") == 1)
-    groups = others.join(softmax, keys).group_by(CELL, maintain_order=True)
-    right, plain = pl.col("right"), pl.col("plain")
-    counts = groups.agg(
-        pl.len().alias("asked"),
-        right.sum().alias("found"),
-        plain.sum().alias("of_softmax"),
-        gained=(right & ~plain).sum(),
-        lost=(plain & ~right).sum(),
-        p=pl.struct("right", "plain").implode(),
-    )
-    p_values = [mcnemar(*(pairs.struct.field(name).to_numpy() for name in ("right", "plain"))) for pairs in counts["p"]]
-    counts = counts.with_columns(p=pl.Series(p_values, dtype=pl.Float64))
-    counts = counts.with_columns(net=pl.col("gained").cast(pl.Int64) - pl.col("lost").cast(pl.Int64))
-    means = losses.group_by("kind", "seed", "budget", maintain_order=True).agg(pl.mean("loss"))
-    base = means.filter(kind=SOFTMAX)["loss"].item()
-    costs = means.select("kind", "seed", "budget", cost=100 * (pl.col("loss") / base - 1))
-    cells = counts.join(costs, ["kind", "seed", "budget"], "left", maintain_order="left")
+    softmax = answers.filter(kind=SOFTMAX).select("length", "text", "question", plain="right", plain_loss="loss")
+    pairs = answers.filter(pl.col("kind") != SOFTMAX).join(softmax, ["length", "text", "question"])
+    text_base = losses.filter(kind=SOFTMAX)["loss"].mean()
+    costs = losses.group_by("kind", "seed", "budget").agg(cost=100 * (pl.mean("loss") / text_base - 1))
+    rows = []
+    for cell, each in pairs.group_by(CELL, maintain_order=True):
+        right, plain = (each[name].to_numpy() == 1 for name in ("right", "plain"))
+        texts = each.group_by("text", maintain_order=True).agg(pl.mean("loss", "plain_loss"))
+        rows.append(
+            dict(zip(CELL, cell))
+            | {"asked": len(each), "found": right.sum(), "of_softmax": plain.sum()}
+            | {"gained": (right & ~plain).sum(), "lost": (plain & ~right).sum(), "p": mcnemar(right, plain)}
+            | {"answer": each["loss"].mean(), "answer_of_softmax": each["plain_loss"].mean()}
+            | {"p_answer": paired_p_value(texts["loss"].to_list(), texts["plain_loss"].to_list())}
+        )
+    floats = {"p": pl.Float64, "p_answer": pl.Float64}
+    cells = pl.DataFrame(rows, schema_overrides=floats).with_columns(net=pl.col("gained") - pl.col("lost"))
     learned = cells.filter(kind=LEARNED)
-    tests = learned.select(*CELL, holm=pl.Series(corrected(learned["p"].to_list()), dtype=pl.Float64))
-    return cells.join(tests, CELL, "left", maintain_order="left")
+    corrections = {
+        f"holm{name}": pl.Series(corrected(learned[f"p{name}"].to_list()), dtype=pl.Float64) for name in ("", "_answer")
+    }
+    cells = cells.join(learned.select(CELL).with_columns(**corrections), CELL, "left", maintain_order="left")
+    return cells.join(costs, ["kind", "seed", "budget"], "left", maintain_order="left")
 
 
 def front_table(cells: pl.DataFrame) -> str:
@@ -70,14 +71,15 @@ def front_table(cells: pl.DataFrame) -> str:
     for length, budget in learned.select("length", "budget").unique().sort("length", "budget").rows():
         each = {kind: cells.filter(kind=kind, length=length, budget=budget) for kind in (LEARNED, PERMUTED, ONE_BETA)}
         own = each[LEARNED]
-        p = ", ".join(f"{value:.2g}" for value in own["holm"])
-        nets = [mean(each[kind], "net", "+.1f") for kind in (PERMUTED, ONE_BETA)]
+        p, p_answer = (", ".join(f"{value:.2g}" for value in own[name]) for name in ("holm", "holm_answer"))
+        net, placebo, beta = (mean(cells_of_kind, "net", "+.1f") for cells_of_kind in each.values())
+        cost, placebo_cost, beta_cost = (mean(cells_of_kind, "cost", "+.2f") for cells_of_kind in each.values())
         found = f"{own['found'].mean():.1f} ({own['of_softmax'][0]} of {own['asked'][0]})"
-        costs = [mean(each[kind], "cost", "+.2f") for kind in (LEARNED, PERMUTED)]
-        own_cells = [f"{100 * budget:g} %", f"{length:,}", found, mean(own, "net", "+.1f"), p, costs[0]]
-        rows.append([*own_cells, f"{nets[0]} ({costs[1]})", nets[1]])
-    header = ["budget", "tokens", "found (under softmax)", "net gain", "p (Holm)", "cost, %"]
-    return markdown_table([*header, "permuted: net (cost, %)", "one β: net"], rows)
+        answer = f"{own['answer'].mean():.2f} ({own['answer_of_softmax'][0]:.2f})"
+        setting = [f"{length:,}", f"{100 * budget:g} %", cost, found, net, p, answer, p_answer]
+        rows.append([*setting, f"{placebo} ({placebo_cost})", f"{beta} ({beta_cost})"])
+    header = ["tokens", "budget", "cost, %", "found (softmax)", "net gain", "p", "answer's loss (softmax)", "p"]
+    return markdown_table([*header, "permuted: net gain (cost)", "one β: net gain (cost)"], rows)
 
 
 def mean(cells: pl.DataFrame, column: str, form: str) -> str:

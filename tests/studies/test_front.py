@@ -45,6 +45,7 @@ def test_a_cell_counts_what_is_gained_and_lost_and_what_text_costs():
     learned, permuted = cells_frame(answers, losses).to_dicts()
     assert [learned[name] for name in ("asked", "found", "of_softmax", "gained", "lost", "net")] == [10, 8, 2, 7, 1, 6]
     np.testing.assert_allclose([learned["p"], learned["holm"], learned["cost"]], [18 / 256, 18 / 256, 0.5])
+    assert learned["p_answer"] is None  # one text
     assert (permuted["net"], permuted["p"], permuted["holm"], permuted["cost"]) == (0, 1.0, None, None)
 
 

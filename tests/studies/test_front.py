@@ -10,6 +10,7 @@ import pytest
 
 from softmax_jax.experiment.language_models.decoder import hidden
 from softmax_jax.experiment.language_models.model import Model
+from softmax_jax.experiment.language_models.needles import make_needles
 from softmax_jax.experiment.language_models.temperatures import by_temperature, read_and_ask
 from softmax_jax.refusal import Refusal
 from studies import front
@@ -47,6 +48,18 @@ def test_a_cell_counts_what_is_gained_and_lost_and_what_text_costs():
     np.testing.assert_allclose([learned["p"], learned["holm"], learned["cost"]], [18 / 256, 18 / 256, 0.5])
     assert learned["p_answer"] is None  # one text
     assert (permuted["net"], permuted["p"], permuted["holm"], permuted["cost"]) == (0, 1.0, None, None)
+
+
+def test_each_fact_of_a_text_has_its_question_and_is_no_text():
+    model, filler = Words("words", {}, SIZES, cast(Any, None)), np.arange(1000, 1500, dtype=np.int32)
+    made = make_needles(model, filler, 120, 4, 0, 8, front.WORDS, front.NAMES)
+    for tokens, told, questions, answers in zip(made.tokens, made.told, made.questions, made.answers):
+        facts = tokens[told][: -made.question].reshape(8, -1)
+        asked = np.column_stack([questions, made.candidates[answers]])
+        assert {tuple(fact[: made.question + 1]) for fact in facts} == set(map(tuple, asked))
+        assert (tokens[~told] >= 1000).all()
+        np.testing.assert_array_equal(tokens[-made.question :], questions[0])
+    np.testing.assert_array_equal(made.answers[:, 0], made.answer)
 
 
 @pytest.mark.full

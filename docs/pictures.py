@@ -30,7 +30,7 @@ from softmax_jax.experiment.training.run_directory import SHIPPED
 from softmax_jax.files import write_whole
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.temperature import ALL_LENGTHS, TRAIN_LENGTHS, TemperatureFit
-from studies import ablation, extremes, polynomial, precision, trained_or_swapped
+from studies import ablation, extremes, front_tables, polynomial, precision, trained_or_swapped
 from studies.clrs_text import page as clrs_text
 
 DOCS = Path(__file__).parent
@@ -183,6 +183,23 @@ def pretrained() -> Any:
     return loss_chart(cost, title)
 
 
+def front() -> charts.Chart:
+    """What each kind of temperatures finds of hidden facts by what it costs in loss of text."""
+    cells = front_tables.cells_frame(table("front/answers"), table("front/losses"))
+    found, softmax = (
+        cells.filter(kind=front_tables.LEARNED, budget=0.01, length=512).select(pl.mean("found", "of_softmax")).row(0)
+    )
+    title = f"Within 1 % of loss one θ for each head finds {found:.0f} of 64 facts, softmax {softmax:.0f}"
+    return front_tables.front_chart(cells, title, "SmolLM2-135M, texts of 512 tokens, budgets of 0 to 4 % of loss")
+
+
+def front_theta() -> Any:
+    """The temperatures that are learned within a budget of one percent."""
+    theta = front_tables.theta_frame(table("front/theta"), table("front/shares"), 0.01)
+    title = f"{(theta['log_theta'] < 0).sum()} of {len(theta)} heads become sharper, the others softer"
+    return front_tables.theta_chart(theta, title, "log θ of each head of SmolLM2-135M at a budget of 1 %")
+
+
 PICTURES: Mapping[str, Callable[[], Any]] = {
     "replication": lambda: precision.published_chart(table("precision_study/accuracy")),
     "reach": reach,
@@ -196,6 +213,8 @@ PICTURES: Mapping[str, Callable[[], Any]] = {
     "clrs_text": lambda: clrs_text.gains_chart(table("clrs_text/answers")),
     "trained_or_swapped": lambda: trained_or_swapped.chart(table("trained_or_swapped/accuracy")),
     "pretrained": pretrained,
+    "front": front,
+    "front_theta": front_theta,
     "frontier_losses": lambda: ablation.losses_chart(table("frontier/losses").filter(pl.col("recipe").is_in(RECIPES))),
     "frontier_pairs_4096": lambda: ablation.pairs_chart(table("frontier/accuracy"), 4096),
     **{f"normalizers/{name}": functools.partial(of_normalizer, name) for name in METHODS},

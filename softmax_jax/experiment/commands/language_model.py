@@ -67,7 +67,7 @@ class Arguments:
     budget: float = BUDGET
     """The share by which the loss of text that is held out may rise."""
     steps: int = STEPS
-    """Steps of learning, each on four passages of the longest of --lengths, and as many with facts."""
+    """Steps of learning, each on two passages of the longest of --lengths, with eight facts in each for --needles."""
     bake: Path | None = None
     """A new directory or GGUF file: the model with what was learned written into its weights."""
 
@@ -78,7 +78,7 @@ class Arguments:
             raise Refusal("--needles, --budget and --steps are for learning: give --calibrate theta --bake NEW too")
         if self.calibrate is not None and self.bake:
             check_calibration(self.calibrate, self.budget, self.bake)
-        within("--steps", self.steps, 1, 2**20, 40)
+        within("--steps", self.steps, 1, 2**20, STEPS)
         each_within("--lengths", self.lengths, 2, 2**20, 1024)
         normalizer_names(self.normalizers)
         within("--passages", self.passages, 1, 2**20, 4)

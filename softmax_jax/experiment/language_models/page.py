@@ -33,17 +33,22 @@ APART = 12
 """Pixels from the first to the last normalizer at one length, whose intervals would hide each other."""
 
 
-def heads_chart(frame: pl.DataFrame, name: str, *title: str) -> charts.Chart:
-    """Draws a measure of every head, layers by heads, a panel for each bin of tokens seen."""
-    column = alt.Facet("below:O", title="tokens that a row sees, fewer than")
+def heads_map(frame: pl.DataFrame, name: str, scale: alt.Scale, panels: int = 1) -> alt.Chart:
+    """Draws a number of every head as a colour, layers by heads, as wide as one of so many panels."""
     base = alt.Chart(charts.data(frame)).mark_rect(stroke=GREY, strokeWidth=0.5)  # for dark cells on a dark page
     rects = base.encode(
         x=alt.X("head:O", title="head", axis=alt.Axis(labelAngle=0)),
         y=alt.Y("layer:O", title="layer", sort="descending"),
-        color=alt.Color(f"{name}:Q", title=None, scale=alt.Scale(scheme="viridis")),
+        color=alt.Color(f"{name}:Q", title=None, scale=scale),
         tooltip=["layer:O", "head:O", alt.Tooltip(f"{name}:Q", format=".3g")],
     )
-    panels = rects.properties(width=WIDTH // frame["below"].n_unique() - MARGIN, height=12 * frame["layer"].n_unique())
+    return rects.properties(width=WIDTH // panels - MARGIN, height=12 * frame["layer"].n_unique())
+
+
+def heads_chart(frame: pl.DataFrame, name: str, *title: str) -> charts.Chart:
+    """Draws a measure of every head, layers by heads, a panel for each bin of tokens seen."""
+    column = alt.Facet("below:O", title="tokens that a row sees, fewer than")
+    panels = heads_map(frame, name, alt.Scale(scheme="viridis"), frame["below"].n_unique())
     return panels.facet(column).properties(title=charts.chart_title(*title))
 
 

@@ -8,18 +8,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from softmax_jax.experiment.language_models.decoder import Logits, Parameters, Sizes, Visible, hidden, losses
+from softmax_jax.experiment.language_models.decoder import Logits, Parameters, Sizes, Visible, hidden, losses, scores
 from softmax_jax.experiment.language_models.model import Model
 from softmax_jax.experiment.language_models.needles import make_needles
 from softmax_jax.refusal import Refusal
 
-BUDGET, STEPS = 0.01, 40
+BUDGET, STEPS = 0.01, 20
 """The share by which the loss of text may rise, and the steps of learning, unless others are asked for."""
 FACTS = 8
-"""Facts that a text hides, of which one is asked for."""
-RATE, SHRINKAGE = 0.02, 0.01
+"""Facts that a text hides, each of which is asked for."""
+RATE, SHRINKAGE = 0.04, 0.01
 """The learning rate of Adam for log θ, and the factor of the mean square of log θ in the loss."""
 MULTIPLIER, ASCENT, TOLERANCE = 10.0, 0.2, 0.01
 """The multiplier that the budget starts with, in nats of needles for a share of the text's loss; the most that its
@@ -48,29 +48,48 @@ def by_temperature(logits: Logits, visible: Visible, log_theta: Float[Array, " h
     return jax.nn.softmax(logits * jnp.exp(-log_theta)[:, None, None], where=visible[None])
 
 
-@functools.partial(jax.jit, static_argnames=("sizes", "last"))
-def passage_loss(
+def read_and_ask(
     parameters: Parameters,
-    tokens: Int[Array | np.ndarray, "passages length"],
-    log_theta: Each,
     sizes: Sizes,
-    last: bool = False,
-) -> Float[Array, " passages"]:
-    """Returns the mean loss of each passage, in nats a token; with `last` that of its last token alone."""
+    tokens: Int[Array, " length"],
+    questions: Int[Array, "questions asked"],
+    log_theta: Each,
+) -> tuple[Float[Array, "length width"], Float[Array, "questions width"]]:
+    """Returns the hidden states of a text, and that at the end of each question about it.
 
-    def loss(tokens: Int[Array, " length"]) -> Array:
-        after, _ = hidden(parameters, sizes, tokens[:-1], by_temperature, log_theta)
-        return losses(parameters, after[-1:], tokens[-2:]).mean() if last else losses(parameters, after, tokens).mean()
+    The keys and values of the text are computed once. Each question follows the text alone, and sees no other one.
+    """
+    text, before = hidden(parameters, sizes, tokens, by_temperature, log_theta)
 
-    return jax.lax.map(loss, tokens)
+    def ask(question: Int[Array, " asked"]) -> Float[Array, " width"]:
+        return hidden(parameters, sizes, question, by_temperature, log_theta, before)[0][-1]
+
+    return text, jax.vmap(ask)(questions)
 
 
 class Batch(NamedTuple):
-    """Passages of a step: text with its loss under softmax, and needles that end with their answer."""
+    """Passages that may hide facts, and questions about these."""
 
-    text: Int[Array | np.ndarray, "*steps passages length"]
-    softmax: Float[Array | np.ndarray, "*steps passages"]
-    needles: Int[Array | np.ndarray, "*steps passages length"]
+    tokens: Int[Array, "*steps passages length"]
+    counted: Bool[Array, "*steps passages length"]
+    """The tokens whose loss is that of text: those of no fact."""
+    questions: Int[Array, "*steps passages questions asked"]
+    """Each ends with its answer."""
+
+
+@functools.partial(jax.jit, static_argnames=("sizes",))
+def passage_losses(
+    parameters: Parameters, batch: Batch, log_theta: Each, sizes: Sizes
+) -> tuple[Float[Array, " passages"], Float[Array, "passages questions"]]:
+    """Returns the mean loss of the text of each passage, and that of the answer to each question, in nats a token."""
+
+    def of_passage(passage: Batch) -> tuple[Array, Array]:
+        read, asked = read_and_ask(parameters, sizes, passage.tokens, passage.questions[:, :-1], log_theta)
+        text = jnp.mean(losses(parameters, read, passage.tokens), where=passage.counted[1:])
+        logits, answers = scores(parameters, asked), passage.questions[:, -1]
+        return text, jax.nn.logsumexp(logits, -1) - jnp.take_along_axis(logits, answers[:, None], -1)[:, 0]
+
+    return jax.lax.map(of_passage, batch)
 
 
 @functools.partial(jax.jit, static_argnames=("sizes", "with_needles"))
@@ -87,17 +106,15 @@ def descend(
     """
     optimizer = optax.adam(RATE)
 
-    def objective(log_theta: Each, multiplier: Array, batch: Batch) -> tuple[Array, Array]:
-        text = passage_loss(parameters, batch.text, log_theta, sizes).mean()
-        cost, shrinkage = text / batch.softmax.mean() - 1, SHRINKAGE * jnp.mean(log_theta**2)
-        if not with_needles:
-            return text + shrinkage, cost
-        needles = passage_loss(parameters, batch.needles, log_theta, sizes, last=True).mean()
-        return needles + multiplier * cost + shrinkage, cost
+    def objective(log_theta: Each, multiplier: Array, batch: Batch, softmax: Array) -> tuple[Array, Array]:
+        text, needles = passage_losses(parameters, batch, log_theta, sizes)
+        cost, shrinkage = text.mean() / softmax - 1, SHRINKAGE * jnp.mean(log_theta**2)
+        return (needles.mean() + multiplier * cost if with_needles else text.mean()) + shrinkage, cost
 
     def step(state: Any, batch: Batch) -> tuple[Any, None]:
         log_theta, moments, log_multiplier = state
-        slope, cost = jax.grad(objective, has_aux=True)(log_theta, jnp.exp(log_multiplier), batch)
+        softmax = passage_losses(parameters, batch, start, sizes)[0].mean()
+        slope, cost = jax.grad(objective, has_aux=True)(log_theta, jnp.exp(log_multiplier), batch, softmax)
         with jax.numpy_dtype_promotion("standard"):  # optax raises floats to the integer step
             updates, moments = optimizer.update(slope, moments)
         excess = jnp.clip((cost - budget) / TOLERANCE, -1, 1)
@@ -115,7 +132,7 @@ def learn_temperatures(
     with_needles: bool = True,
     length: int = 512,
     steps: int = STEPS,
-    batch: int = 4,
+    batch: int = 2,
     seed: int = 0,
 ) -> Learned:
     """Learns θ for each layer and query head from texts and from facts hidden in them, at a cost within a budget.
@@ -127,7 +144,7 @@ def learn_temperatures(
         with_needles: Whether to learn from facts hidden in the texts too; else from the texts alone.
         length: Tokens of a passage.
         steps: Steps of Adam.
-        batch: Passages of text, and as many with needles, in each step.
+        batch: Passages of a step, each with a question about each of its facts.
         seed: Seed of the passages, the facts and the questions.
 
     Returns:
@@ -142,63 +159,88 @@ def learn_temperatures(
         >>> learned = learn_temperatures(load("smollm2"), [tokens], budget=0.01)  # doctest: +SKIP
         >>> bake("model.gguf", learned.theta, "sharper.gguf")  # doctest: +SKIP
     """
-    if length > model.sizes.context:
-        raise Refusal(f"a passage has {length} tokens: the model's context is {model.sizes.context} tokens")
     cuts = [len(tokens) * 3 // 4 for tokens in texts]
     learned_on, held_out = zip(*((tokens[:cut], tokens[cut:]) for tokens, cut in zip(texts, cuts)))
     if (shortest := min(map(len, held_out))) <= length:
         raise Refusal(f"the last quarter of a text has {shortest} tokens, and a passage {length}: give a longer text")
-    parameters, sizes = model.parameters, model.sizes
-    loss = functools.partial(passage_loss, parameters, sizes=sizes)
-    start = jnp.zeros((len(parameters["layers"]["query"]), sizes.heads), jnp.float32)
-    draw = functools.partial(_draw, model, length=length, facts=FACTS if with_needles else 0)
-    text, questions = draw(learned_on, count=steps * batch, seed=2 * seed)
-    by_step = (array.reshape(steps, batch, *array.shape[1:]) for array in (text, loss(text, start), questions))
-    batches = Batch(*by_step)
-    learned = descend(parameters, batches, jnp.float32(budget), start, sizes, with_needles)
-    text, questions = draw(held_out, count=4 * batch, seed=2 * seed + 1)
-    plain = float(loss(text, start).mean())
-    kept = _within(lambda share: float(loss(text, share * learned).mean()) <= (1 + budget) * plain)
+    shown = {"length": length, "facts": FACTS if with_needles else 0}
+    learned = learn_direction(model, learned_on, budget=budget, steps=steps, batch=batch, seed=2 * seed, **shown)
+    text, needles = (
+        draw_passages(model, held_out, length, facts, 4 * batch, 2 * seed + 1) for facts in (0, shown["facts"])
+    )
+    loss = functools.partial(passage_losses, model.parameters, sizes=model.sizes)
+    start = jnp.zeros_like(learned)
+    plain = float(loss(text, start)[0].mean())
+    kept = largest_share(lambda share: float(loss(text, share * learned)[0].mean()) <= (1 + budget) * plain)
     log_theta = kept * learned
-    cost = plain, float(loss(text, log_theta).mean())
-    needles = None
+    cost, answers = (plain, float(loss(text, log_theta)[0].mean())), None
     if with_needles:
-        before, after = (float(loss(questions, each, last=True).mean()) for each in (start, log_theta))
-        needles = before, after
-    return Learned(np.exp(np.asarray(log_theta)), cost, needles, kept)
+        before, after = (float(loss(needles, each)[1].mean()) for each in (start, log_theta))
+        answers = before, after
+    return Learned(np.exp(np.asarray(log_theta)), cost, answers, kept)
 
 
-def _draw(
-    model: Model, texts: Sequence[Int[np.ndarray, " tokens"]], length: int, facts: int, count: int, seed: int
-) -> tuple[Int[np.ndarray, "count length"], Int[np.ndarray, "count length"]]:
-    """Returns passages of the texts, and as many that hide facts and end with a question and its answer.
+def learn_direction(
+    model: Model,
+    texts: Sequence[Int[np.ndarray, " tokens"]],
+    *,
+    budget: float,
+    length: int,
+    facts: int,
+    steps: int,
+    batch: int,
+    seed: int,
+) -> Each:
+    """Returns log θ as learned from texts, whose cost on other texts may be beyond the budget.
 
-    Without facts the latter are passages too.
+    Without facts it is learned from the texts alone. Raises Refusal as `draw_passages`.
     """
+    drawn = draw_passages(model, texts, length, facts, steps * batch, seed)
+    batches = Batch(*(array.reshape(steps, batch, *array.shape[1:]) for array in drawn))
+    start = jnp.zeros((len(model.parameters["layers"]["query"]), model.sizes.heads), jnp.float32)
+    return descend(model.parameters, batches, jnp.float32(budget), start, model.sizes, facts > 0)
+
+
+def draw_passages(
+    model: Model, texts: Sequence[Int[np.ndarray, " tokens"]], length: int, facts: int, count: int, seed: int
+) -> Batch:
+    """Draws passages of the texts. With facts, these are hidden in them, and each is asked for.
+
+    A passage has as many tokens with one question at its end. Raises Refusal for passages beyond the model's context,
+    and as `make_needles`.
+    """
+    if length > model.sizes.context:
+        raise Refusal(f"a passage has {length} tokens: the model's context is {model.sizes.context} tokens")
     random = np.random.default_rng(seed)
     places = random.integers(len(texts), size=count)
-    firsts = [random.integers(len(texts[place]) - length) for place in places]
-    passages = np.stack([texts[place][first : first + length] for place, first in zip(places, firsts)])
     if not facts:
-        return passages.astype(np.int32), passages.astype(np.int32)
-    drawn = [make_needles(model, tokens, length - 1, count, seed, facts) for tokens in texts]
-    questions = [
-        np.append(drawn[place].tokens[row], drawn[place].candidates[drawn[place].answer[row]])
-        for row, place in enumerate(places)
-    ]
-    return passages.astype(np.int32), np.stack(questions).astype(np.int32)
+        firsts = [random.integers(len(texts[place]) - length) for place in places]
+        passages = np.stack([texts[place][first : first + length] for place, first in zip(places, firsts)])
+        return _batch(passages, np.ones_like(passages, bool), np.zeros((count, 0, 2), np.int32))
+    each = [make_needles(model, tokens, length, count, seed, facts) for tokens in texts]
+    question, candidates = each[0].question, each[0].candidates
+    tokens, told, questions, answers = (
+        np.stack([drawn[place][row] for row, place in enumerate(places)])
+        for drawn in zip(*((one.tokens, one.told, one.questions, one.answers) for one in each))
+    )
+    asked = np.concatenate([questions, candidates[answers][..., None]], -1)
+    return _batch(tokens[:, :-question], ~told[:, :-question], asked)
 
 
-def _within(fits: Callable[[float], bool]) -> float:
+def _batch(tokens: np.ndarray, counted: np.ndarray, questions: np.ndarray) -> Batch:
+    return Batch(jnp.asarray(tokens, jnp.int32), jnp.asarray(counted), jnp.asarray(questions, jnp.int32))
+
+
+def largest_share(fits: Callable[[float], bool], halvings: int = HALVINGS) -> float:
     """Returns the largest share that fits, of 1 and of those that halving an interval from 0 to 1 visits.
 
-    >>> _within(lambda share: share <= 0.3)
+    >>> largest_share(lambda share: share <= 0.3)
     0.296875
     """
     if fits(1.0):
         return 1.0
     low, high = 0.0, 1.0
-    for _ in range(HALVINGS):
+    for _ in range(halvings):
         middle = (low + high) / 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low

@@ -54,7 +54,8 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d")
 ALIKE = {
     TIME: "TIME",
     re.compile(r"\bruns/(?:quick|x|y)\b"): "RUN",
-    re.compile(r"\bruns/shootout/\S+(?: runs/shootout/\S+)*"): "RUNS",
+    re.compile(r"\bruns/(?:sort|shootout/[\w-]+/[\w-]+)\b"): "TRANSFORMER",
+    re.compile(r"TRANSFORMER(?: TRANSFORMER)+"): "TRANSFORMERS",
 }
 """What tells a line from others that need not be typed, too: the time, and which of like runs."""
 

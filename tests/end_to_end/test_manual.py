@@ -45,10 +45,19 @@ SMALLER = {
     "check": "",
 }
 """Options that make a command a matter of seconds. They take the place of what the manual says of sizes."""
+FEWER = {"report": "--normalizers softmax hardmax", "shootout": "--normalizers softmax ssmax"}
+"""Options for where a line has none of that name."""
 NEED_CHECKPOINTS = {"evaluate", "fit"}
 """Commands that the manual also shows without a run. Only the repository has the models that they take then."""
 RELU = re.search(r"```python\n(import jax\n.*?)sj\.register", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d")
+ALIKE = {
+    TIME: "TIME",
+    re.compile(r"\bruns/(?:quick|x|y)\b"): "RUN",
+    re.compile(r"\bruns/(?:sort|shootout/[\w-]+/[\w-]+)\b"): "TRANSFORMER",
+    re.compile(r"TRANSFORMER(?: TRANSFORMER)+"): "TRANSFORMERS",
+}
+"""What tells a line from others that need not be typed, too: the time, and which of like runs."""
 
 
 def options(words: list[str]) -> dict[str, list[str]]:
@@ -68,8 +77,17 @@ def words_of(line: str) -> tuple[str, list[str]]:
     stem = Path(called).stem
     command = {script: name for name, script in SCRIPTS.items()}.get(stem, stem)
     smaller = TRANSFORMER if arguments[:1] == ["sort"] else SMALLER.get(command, "")
-    merged = options(arguments) | {option: values for option, values in options(smaller.split()).items() if option}
-    return command, [word for option, values in merged.items() for word in (option, *values) if word]
+    words = [FEWER.get(command, "").split(), arguments, smaller.split()]  # the later go before
+    merged = {option: values for part in words for option, values in options(part).items() if option or values}
+    return command, [word for option in sorted(merged) for word in (option, *merged[option]) if word]
+
+
+def form(command: str, arguments: list[str]) -> str:
+    """The line in the words that it has in common with all that are like it."""
+    line = shlex.join([command, *arguments])
+    for words, name in ALIKE.items():
+        line = words.sub(name, line)
+    return line
 
 
 def fill(place: Path) -> None:
@@ -94,13 +112,13 @@ def test_the_manual_names_commands_that_are_there():
 def test_every_command_of_the_manual_and_that_these_recommend_is_typed(shell: Shell):
     fill(shell.place)
     waiting = ["python train.py quick --workdir runs/y", *LINES]
-    typed, refused, silent, seen = set(), set(), set(), set()
+    typed, refused, silent, forms = set(), set(), set(), set()
     for line in waiting:  # which grows
         command, arguments = words_of(line)
-        key = TIME.sub("TIME", shlex.join([command, *arguments]))
-        if key in seen or command in ELSEWHERE or (command == "check" and not shell.installed):
+        known = command != "train" and form(command, arguments) in forms
+        if known or command in ELSEWHERE or (command == "check" and not shell.installed):
             continue
-        seen.add(key)
+        forms.add(form(command, arguments))
         said = shell.type(shell.called(command), *arguments)
         typed.add(command)
         if shell.installed and "the trained models come with the repository" in said.stderr:

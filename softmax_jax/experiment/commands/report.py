@@ -54,7 +54,7 @@ class Arguments:
     lengths: UnlessGiven[tuple[int, ...]] = ()
     """Items per set: those of the task unless given, of max retrieval 16, 32, … 16384."""
     sets: int = 256
-    """Sets per seed and length, fewer of more than 1024 items."""
+    """Sets per seed and length, fewer of more than 1024 items: the first of those that `evaluate` draws."""
     paper: PaperOption = None
     quick: Quick = False
 

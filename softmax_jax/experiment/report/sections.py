@@ -59,7 +59,8 @@ def result_table(runs: Sequence[Evaluated]) -> str:
     rows, notes = findings.accuracy_table(runs, lengths)
     sets = [measured.sets for measured in runs[0].measured]
     notes = [note for note in notes if not note.startswith("gain")]
-    notes += [f"up to {max(sets)} sets of a length, {sets[-1]} of the longest; every length is in accuracy.csv"]
+    notes += [f"up to {max(sets)} sets of a length, {sets[-1]} of the longest: the first of those of evaluation.csv"]
+    notes += ["every length is in accuracy.csv"]
     notes += remarks(dict.fromkeys(name for run in runs for name in run.normalizers))
     shown = {name: cells for name, cells in rows.items() if not name.endswith(findings.GAIN)}
     return html.table("; ".join(notes), ["normalizer", *map(count, lengths)], shown, "table")

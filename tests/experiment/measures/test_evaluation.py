@@ -50,6 +50,7 @@ def test_sets_of_every_key_length_seed_and_place_have_a_key_of_their_own():
     keys = [np.asarray(jax.random.key_data(set_keys(SEEDS, length, 4, key))) for length, key in draws]
     assert len(np.unique(np.reshape(keys, (-1, 2)), axis=0)) == len(draws) * len(SEEDS) * 4
     assert np.array_equal(jax.random.key_data(set_keys(SEEDS, 16, 4, key_of(0))), keys[0])  # the usual ones
+    assert np.array_equal(jax.random.key_data(set_keys(SEEDS, 16, 2)), keys[0][:, :2])  # fewer are the first of more
     # Lengths share the program of the longest of up to 256 or 1,024 items.
     assert rooms_of(TASK, (2, 256, 257, 1024, 1025)) == {2: 256, 256: 256, 257: 1024, 1024: 1024, 1025: 1025}
 

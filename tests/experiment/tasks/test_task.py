@@ -15,6 +15,7 @@ from softmax_jax.experiment.tasks.hidden_signal import Signal
 from softmax_jax.experiment.tasks.max_retrieval import QUANTILES, MaxRetrieval
 from softmax_jax.experiment.tasks.retrieval import Sort
 from softmax_jax.experiment.tasks.sequences import SequenceTask
+from softmax_jax.experiment.tasks.set_complement import SetComplement
 from softmax_jax.experiment.tasks.task import Task, data_key, dropout_key, parameter_key, sequence_key
 from softmax_jax.experiment.training.config import Config
 from softmax_jax.experiment.training.run import build_model, build_run
@@ -27,6 +28,7 @@ from tests.tiers import methods, rare_except
 
 SMALL = {"length": 6, "batch": 6, "hidden": 8, "heads": 2}
 OTHERS = {
+    SetComplement: SMALL | {"classes": 4},
     MaxRetrieval: {"batch": 6, "min_items": 2, "max_items": 5, "width": 8},
     ClrsText: {"batch": 6, "algorithms": ("minimum",), "lengths": (4,), "hidden": 8, "heads": 2, "layers": 1},
 }
@@ -53,12 +55,12 @@ def test_batches_are_functions_of_seed_and_step_of_which_none_comes_twice_and_te
     steps = jnp.array([4, *range(200), 99_999, 100_000, 1_000_000], jnp.int32)
     batches = jax.jit(jax.vmap(lambda step: task.training_batch(SEED, step)))(steps)
     once, again = (jax.tree.map(lambda leaf, at=at: leaf[at], batches) for at in (0, 5))  # both of step 4
-    assert len(once.answer) == task.batch
+    assert len(answers(once)) == task.batch
     assert identical(once, again)
     inputs = np.asarray(jax.tree.leaves(batches)[0]).reshape(len(steps), -1)
     assert len(np.unique(inputs, axis=0)) == len(steps) - 1
     once, again, other = (fresh_batch(task, jax.random.key(draw), 5, 4) for draw in (1, 1, 2))
-    assert len(once.answer) == 4
+    assert len(answers(once)) == 4
     assert identical(once, again)
     assert not identical(once, other)
 
@@ -69,6 +71,11 @@ def test_every_purpose_and_seed_has_a_key_of_its_own():
     assert len(np.unique(jax.random.key_data(jnp.stack(keys)), axis=0)) == len(keys)
 
 
+def answers(batch):
+    """What each set is to be answered with, classes or shares of them, which every batch has last."""
+    return jax.tree.leaves(batch)[-1]
+
+
 def identical(a, b):
     return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
@@ -77,7 +84,7 @@ def test_a_function_on_visible_items_sees_all_of_them(task):
     batch = fresh_batch(task, jax.random.key(1), 5, 4)
 
     def total(parameters, batch, more):
-        return parameters * batch.answer.sum() + more
+        return parameters * answers(batch).sum() + more
 
     assert task.on_visible(total)(2, batch, 1) == total(2, batch, 1)
 

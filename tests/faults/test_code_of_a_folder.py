@@ -56,6 +56,7 @@ def run(place, *command, path: object = ROOT):
     return subprocess.run((sys.executable, *command), cwd=place, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.full
 def test_no_command_runs_code_of_the_folder_that_it_runs_in(folder):
     """One after the other, in one process, as most of the time goes into imports."""
     done = run(folder, folder.parent / "bin" / "softmax-jax", TRAIN, EVALUATE)

@@ -89,6 +89,7 @@ def test_the_search_finds_what_a_fine_grid_in_float64_finds():
     np.testing.assert_allclose(found.entropy, entropy64(z), atol=1e-5)
 
 
+@pytest.mark.full
 def test_masked_entries_do_not_count():
     z = jnp.array([[1.0, 0.3, -1.0]])
     values = jnp.broadcast_to(jnp.eye(3), (1, 3, 3))

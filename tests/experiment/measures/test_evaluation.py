@@ -70,6 +70,7 @@ def test_the_rows_to_look_at_lie_at_equal_distances_up_to_the_last(count):
     assert len(np.unique(np.diff(rows))) <= 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("sets", "expected"), [(3, [3, 3]), ({16: 5}, [5, 512]), (None, [512, 512])])
 def test_sets_are_as_many_as_is_said_for_the_length_or_as_the_task_has(sets, expected):
     evaluated = Evaluation(TASK, parameters_of(), SOFTMAX, SEEDS, sets)

@@ -41,6 +41,7 @@ def shown(task, batch, sequence):
     return inputs[visible].argmax(1), batch.inputs[sequence, items:]
 
 
+@pytest.mark.full
 def test_every_class_but_the_answer_is_among_the_items():
     task = made(SetComplement)
     lengths = []
@@ -58,6 +59,7 @@ def test_every_class_but_the_answer_is_among_the_items():
         task.test_batch(jax.random.key(0), CLASSES - 2, 4)
 
 
+@pytest.mark.full
 def test_a_query_asks_for_the_average_of_the_items_if_it_has_the_trigger_and_for_nothing_if_not():
     task = made(Trigger)
     triggers, tops = [], []

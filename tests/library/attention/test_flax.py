@@ -273,6 +273,7 @@ def test_each_query_and_head_has_its_own_numbers(api):
     np.testing.assert_allclose(weights, expected, atol=1e-5)
 
 
+@pytest.mark.full
 @both
 def test_numbers_of_the_query_start_as_those_of_the_normalizer_and_have_gradients(api):
     one = query_layer(api)

@@ -79,6 +79,7 @@ def test_a_pair_gives_queries_and_keys_their_own_ids():
     assert not actual[0, 1].any()  # whose document has no keys
 
 
+@pytest.mark.full
 def test_a_flax_layer_takes_documents_as_a_mask():
     layer = nnx.MultiHeadAttention(4, 32, attention_fn=sj.attention_fn(READS_LENGTH), decode=False, rngs=nnx.Rngs(0))
     tokens = jnp.asarray(np.random.default_rng(1).normal(size=(2, sum(LENGTHS), 32)), jnp.float32)

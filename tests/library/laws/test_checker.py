@@ -276,6 +276,7 @@ def every_setting():
     np.seterr(**errors)
 
 
+@pytest.mark.full
 def test_no_setting_of_the_process_changes_a_verdict(every_setting):
     def promoting(z, axis=-1, where=None, *, power):
         ones = jnp.ones(z.shape[axis], "float16")  # of another type and rank than float32 rows

@@ -92,6 +92,7 @@ def test_nothing_is_wrong_behind_the_end_of_an_answer():
     assert (one.scores(model(SPELLED), of, None).argmax(-1) == of.answer)[nothing].all()
 
 
+@pytest.mark.full
 def test_an_answer_is_right_if_all_its_tokens_are():
     of = jax.tree.map(jnp.asarray, batch(SMALL))
     scores = jax.nn.one_hot(of.answer, SMALL.vocabulary.size)

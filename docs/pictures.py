@@ -30,7 +30,15 @@ from softmax_jax.experiment.training.run_directory import SHIPPED
 from softmax_jax.files import write_whole
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from softmax_jax.temperature import ALL_LENGTHS, TRAIN_LENGTHS, TemperatureFit
-from studies import ablation, extremes, front_tables, polynomial, precision, trained_or_swapped
+from studies import (
+    ablation,
+    extremes,
+    front_tables,
+    normalised_keys,
+    polynomial,
+    precision,
+    trained_or_swapped,
+)
 from studies.clrs_text import page as clrs_text
 
 DOCS = Path(__file__).parent
@@ -210,6 +218,7 @@ PICTURES: Mapping[str, Callable[[], Any]] = {
     "minilm_entropy": lambda: model_page.entropy_chart(table("minilm")),
     "polynomial": lambda: polynomial.curve_chart(table("polynomial/curves")),
     "extremes": lambda: extremes.growth_chart(table("extremes/betas")),
+    "normalised_keys": lambda: normalised_keys.keys_chart(table("normalised_keys/betas")),
     "clrs_text": lambda: clrs_text.gains_chart(table("clrs_text/answers")),
     "trained_or_swapped": lambda: trained_or_swapped.chart(table("trained_or_swapped/accuracy")),
     "pretrained": pretrained,

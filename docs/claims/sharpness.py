@@ -8,12 +8,15 @@ import polars as pl
 from docs.claims import read
 from softmax_jax import theory
 from softmax_jax.experiment.measures.significance import detectable, half_width
+from studies.extremes import growth as growth_of
+from studies.normalised_keys import LEARNED, PUBLISHED, RHO, SHORTEST, derived
 
 PAGE = "docs/sharpness.md"
 SETTINGS = {
     PAGE: (
         "A needle lies 0.2 above all others",  # by definition
         "mean of four seeds ± half the 95 % interval",
+        "β½ with the 95 % interval of a bootstrap over 128 rows",
     )
 }
 Claims = Iterator[tuple[str, str]]
@@ -76,3 +79,24 @@ def hardmax() -> Claims:
     yield PAGE, sentence.format(means["hardmax"], means["best constant θ"])
     exact = dict(read("paper_float32.csv", normalizer="hardmax").group_by("n").agg(pl.mean("accuracy")).rows())
     yield PAGE, f"hardmax answers {exact[16]:.1f} % of 16 items and {exact[16384]:.1f} % of 16,384"
+
+
+def normalised_keys() -> Claims:
+    nearest = read("normalised_keys/betas.csv", key="nearest").filter(pl.col("n") >= SHORTEST)
+    off = [abs(derived(n, size) / half - 1) for size, n, half in nearest.select("size", "n", "half").rows()]
+    yield PAGE, f"in {len(off)} cells from {SHORTEST} keys on the derived β½ is within {np.ceil(100 * max(off)):.0f} %"
+    laws = read("normalised_keys/laws.csv")
+    error = {tuple(key): value for *key, value in laws.select("key", "size", "law", "error").rows()}
+    root, _, log = PUBLISHED
+    soft, sharp, planted = error["nearest", 128, root], error["nearest", 128, log], error["planted", 128, log]
+    yield PAGE, f"√(2 log n) is {100 * (1 - soft):.0f} % too soft there and log n {100 * (sharp - 1):.0f} % too sharp"
+    yield PAGE, f"For a planted key log n is {100 * (1 - planted):.0f} % too soft"
+    models = read("normalised_keys/models.csv").filter(pl.col("right") >= LEARNED)
+    slopes = {
+        tuple(key): np.mean(growth_of(part, "half", SHORTEST)["power"].to_numpy())
+        for key, part in models.group_by("priority", "size", maintain_order=True)
+    }
+    uniform, needle = ([value for (name, _), value in slopes.items() if name == priority] for priority in RHO)
+    assert min(uniform) > 2 / 7 + 0.1  # the power of n of keys that fill the sphere in eight dimensions
+    yield PAGE, f"powers of n of {min(uniform):.2f} and {max(uniform):.2f} under uniform ρ"
+    yield PAGE, f"{min(needle):.2f} and {max(needle):.2f} for a needle, which log n asks for"

@@ -104,10 +104,6 @@ class Arguments(Options):
         within("--rows", self.rows, 8, 2**14, 128)
         check_directory("--workdir", self.workdir)
 
-    def powers_of_four(self, longest: int) -> list[int]:
-        """Returns the lengths from 16 to the longest, or to a 64th of it for a look."""
-        return [n for n in (4**power for power in range(2, 11)) if n <= longest // (64 if self.quick else 1)]
-
     def config(self, priority: str, size: int) -> Config:
         """Returns the recipe of `studies.extremes` for a head with normalised keys."""
         recipe = extremes.Arguments(quick=self.quick).config(priority)
@@ -248,15 +244,29 @@ def keys_table(betas: pl.DataFrame, laws: pl.DataFrame) -> str:
     return tables.markdown_table(columns, rows)
 
 
+def head_slopes(models: pl.DataFrame, field: str) -> dict[tuple[str, int], list[Any]]:
+    """Returns the slopes of log β in log n of the trained heads that learned their task, by distribution and size."""
+    shortest = extremes.growth_start(models["n"].to_list())
+    learned = models.filter(pl.col("right") >= LEARNED).group_by("priority", "size", maintain_order=True)
+    return {
+        (str(rho), int(str(size))): extremes.growth(part, field, shortest)["power"].to_list()
+        for (rho, size), part in learned
+    }
+
+
 def heads_table(models: pl.DataFrame) -> str:
-    """Returns the slopes of log β in log n of the trained heads that learned their task, with their intervals."""
-    rows = []
-    for (priority, size), part in models.group_by("priority", "size", maintain_order=True):
-        learned = part.filter(pl.col("right") >= LEARNED)
-        start_length = extremes.growth_start(part["n"].to_list())
-        slopes = [extremes.growth(learned, field, start_length)["power"].to_list() for field in ("half", "best")]
-        count = f"{learned['seed'].n_unique()} of {part['seed'].n_unique()}"
-        rows.append([str(priority), str(size), count, *map(extremes.mean_of, slopes)])
+    """Returns the slopes of the heads that learned, with their intervals."""
+    slopes = [head_slopes(models, field) for field in extremes.MEASURED]
+    counts = {cell: models.filter(priority=cell[0], size=cell[1])["seed"].n_unique() for cell in slopes[0]}
+    rows = [
+        [
+            rho,
+            str(size),
+            f"{len(slopes[0][rho, size])} of {count}",
+            *(extremes.mean_of(each[rho, size]) for each in slopes),
+        ]
+        for (rho, size), count in counts.items()
+    ]
     return tables.markdown_table(["ρ", "d", "learned", *extremes.MEASURED.values()], rows)
 
 
@@ -278,6 +288,15 @@ def keys_chart(betas: pl.DataFrame) -> charts.Chart:
     return alt.layer(measured, dashed).properties(width=330, title=title)
 
 
+def powers_of_four(longest: int) -> list[int]:
+    """Returns the lengths from 16 to the longest.
+
+    >>> powers_of_four(256)
+    [16, 64, 256]
+    """
+    return [4**power for power in range(2, 11) if 4**power <= longest]
+
+
 def measure_heads(arguments: Arguments, console: Console) -> Iterator[tuple[Any, ...]]:
     """Trains the heads that are missing and yields their rows."""
     for priority in RHO:
@@ -286,7 +305,7 @@ def measure_heads(arguments: Arguments, console: Console) -> Iterator[tuple[Any,
             directory = arguments.workdir / f"{priority}_{size}{'_quick' if arguments.quick else ''}"
             train(arguments.config(priority, size), directory, console)
             right = {line["seed"]: line["accuracy"] for line in read_metrics(directory)}  # the last of each seed
-            lengths, sets = arguments.powers_of_four(2**18 if arguments.quick else 2**16), 16 if arguments.quick else 64
+            lengths, sets = (powers_of_four(4**6), 16) if arguments.quick else (powers_of_four(4**8), 64)
             measure = functools.partial(extremes.measure_model, directory, priority, lengths, sets)
             for _, seed, *betas in kept(directory / "betas.json", {"lengths": lengths, "sets": sets}, measure):
                 yield priority, size, seed, right[seed], *betas
@@ -296,7 +315,7 @@ def study(arguments: Arguments) -> None:
     """Measures, trains, draws, writes."""
     console, measured = plain_console(), {}
     for size in arguments.sizes:
-        for n in arguments.powers_of_four(2**20):
+        for n in powers_of_four(4**7 if arguments.quick else 4**10):
             console.print(f"{n:,} keys in {size} dimensions")
             path = arguments.workdir / f"keys_{size}_{n}.json"
             settings = {"rows": arguments.rows, "steps": STEPS.tolist()}

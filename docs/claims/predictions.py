@@ -10,8 +10,7 @@ from docs.claims import PREDICTIONS as PAGE, ROOT, half, holm, listed, predicted
 from softmax_jax.experiment.measures.agreement import MARGIN
 from softmax_jax.experiment.report.accuracy import ACCURACY, LENGTHS, UNCONFIRMED
 from softmax_jax.normalizers.scales import EntropyPolynomial
-from studies.extremes import growth
-from studies.normalised_keys import LEARNED, PUBLISHED, RHO, SHORTEST, derived
+from studies.normalised_keys import PUBLISHED, RHO, SHORTEST, derived, head_slopes
 
 Line = tuple[str, str]
 
@@ -243,11 +242,7 @@ def normalised_keys() -> Iterator[Line]:
     by_power = {size: error["nearest", size, power] for size in (4, 128)}
     by_log = {size: error["planted", size, log] for size in (4, 64, 128)}
     late = nearest.filter(pl.col("n") >= 4096).with_columns(early=pl.col("right") < pl.col("half"))
-    models = read("normalised_keys/models.csv").filter(pl.col("right") >= LEARNED)
-    slopes = {
-        tuple(key): growth(part, "half", SHORTEST)["power"].to_list()
-        for key, part in models.group_by("priority", "size", maintain_order=True)
-    }
+    slopes = head_slopes(read("normalised_keys/models.csv"), "half")
     uniform, needle = ({key[1]: value for key, value in slopes.items() if key[0] == name} for name in RHO)
     means = [np.mean(values) for values in uniform.values()]
     yield from predicted(

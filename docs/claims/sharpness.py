@@ -8,8 +8,7 @@ import polars as pl
 from docs.claims import read
 from softmax_jax import theory
 from softmax_jax.experiment.measures.significance import detectable, half_width
-from studies.extremes import growth as growth_of
-from studies.normalised_keys import LEARNED, PUBLISHED, RHO, SHORTEST, derived
+from studies.normalised_keys import PUBLISHED, RHO, SHORTEST, derived, head_slopes
 
 PAGE = "docs/sharpness.md"
 SETTINGS = {
@@ -91,11 +90,7 @@ def normalised_keys() -> Claims:
     soft, sharp, planted = error["nearest", 128, root], error["nearest", 128, log], error["planted", 128, log]
     yield PAGE, f"√(2 log n) is {100 * (1 - soft):.0f} % too soft there and log n {100 * (sharp - 1):.0f} % too sharp"
     yield PAGE, f"For a planted key log n is {100 * (1 - planted):.0f} % too soft"
-    models = read("normalised_keys/models.csv").filter(pl.col("right") >= LEARNED)
-    slopes = {
-        tuple(key): np.mean(growth_of(part, "half", SHORTEST)["power"].to_numpy())
-        for key, part in models.group_by("priority", "size", maintain_order=True)
-    }
+    slopes = {key: np.mean(powers) for key, powers in head_slopes(read("normalised_keys/models.csv"), "half").items()}
     uniform, needle = ([value for (name, _), value in slopes.items() if name == priority] for priority in RHO)
     assert min(uniform) > 2 / 7 + 0.1  # the power of n of keys that fill the sphere in eight dimensions
     yield PAGE, f"powers of n of {min(uniform):.2f} and {max(uniform):.2f} under uniform ρ"

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from softmax_jax.experiment.tasks.sequences import LONGEST, SequenceTask
 from softmax_jax.experiment.tasks.task import sequence_key
@@ -61,3 +61,11 @@ class ItemTask(SequenceTask):
     def answers(self, scores: Float[Array, "sets length classes"]) -> Float[Array, "sets queries classes"]:
         """Returns the scores at the queries."""
         return scores[:, -self.queries :]
+
+
+def then_queries(
+    items: Float[Array, "items features"], visible: Bool[Array, " items"], queries: Float[Array, "queries features"]
+) -> tuple[Float[Array, "length features"], Bool[Array, " length"]]:
+    """Returns items, 0 where they are masked, with the queries after them, and the mask of both."""
+    mask = jnp.concatenate([visible, jnp.ones(len(queries), bool)])
+    return jnp.concatenate([jnp.where(visible[:, None], items, 0), queries]), mask

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from softmax_jax.experiment.tasks.items import ItemTask
+from softmax_jax.experiment.tasks.items import ItemTask, then_queries
 from softmax_jax.experiment.tasks.sequences import LONGEST, Sequences
 
 CODE = 32
@@ -57,8 +57,7 @@ class Retrieval(ItemTask):
         item_class, query_mark = (jax.nn.one_hot(k, self.classes + 1, dtype=jnp.float32) for k in (kappa, marks))
         items = jnp.concatenate([keys.item_codes, item_class], 1)
         queries = jnp.concatenate([keys.query_codes, query_mark], 1)
-        inputs = jnp.concatenate([jnp.where(visible[:, None], items, 0), queries])
-        return Sequences(inputs, jnp.concatenate([visible, jnp.ones(self.queries, bool)]), kappa[keys.targets])
+        return Sequences(*then_queries(items, visible, queries), kappa[keys.targets])
 
 
 @dataclasses.dataclass(frozen=True)

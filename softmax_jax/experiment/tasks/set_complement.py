@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from softmax_jax.experiment.tasks.items import ItemTask
+from softmax_jax.experiment.tasks.items import ItemTask, then_queries
 from softmax_jax.experiment.tasks.sequences import Sequences
 
 
@@ -57,10 +57,9 @@ class SetComplement(ItemTask):
         others = jnp.where(place < present, place, others)  # one of each, and any for the rest
         order = jnp.argsort(jnp.where(visible, jax.random.uniform(order_key, (room,), jnp.float32), 2))
         kappa = jnp.where(others < absent, others, others + 1)[order]  # the classes but the absent one
-        items = jnp.where(visible[:, None], jax.nn.one_hot(kappa, self.inputs, dtype=jnp.float32), 0)
-        query = jax.nn.one_hot(jnp.full(self.queries, self.classes), self.inputs, dtype=jnp.float32)
-        mask = jnp.concatenate([visible, jnp.ones(self.queries, bool)])
-        return Sequences(jnp.concatenate([items, query]), mask, jnp.full(self.queries, absent))
+        marks = jnp.full(self.queries, self.classes)  # the number behind the classes marks a query
+        items, queries = (jax.nn.one_hot(k, self.inputs, dtype=jnp.float32) for k in (kappa, marks))
+        return Sequences(*then_queries(items, visible, queries), jnp.full(self.queries, absent))
 
     def oracle(self, batch: Sequences) -> Float[Array, "sets queries classes"]:
         """Returns the scores of counting: less for a class the more items have it."""

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from softmax_jax.experiment.tasks.items import ItemTask
+from softmax_jax.experiment.tasks.items import ItemTask, then_queries
 
 TRIGGERED = 0.5
 """The probability that a query has the trigger."""
@@ -65,12 +65,12 @@ class Trigger(ItemTask):
         # Exponential numbers over their sum are uniform among all probabilities of the classes.
         logits = jnp.log(jax.random.exponential(share_key, (self.classes,), jnp.float32))
         kappa = jax.random.categorical(class_key, logits, shape=(room,))
-        items = jnp.where(visible[:, None], jax.nn.one_hot(kappa, self.inputs, dtype=jnp.float32), 0)
+        items = jax.nn.one_hot(kappa, self.inputs, dtype=jnp.float32)
         triggered = jax.random.bernoulli(trigger_key, jnp.float32(TRIGGERED), (self.queries,)).astype(jnp.float32)
         query = jnp.zeros((self.queries, self.inputs), jnp.float32).at[:, self.classes].set(1).at[:, -1].set(triggered)
-        mask = jnp.concatenate([visible, jnp.ones(self.queries, bool)])
-        shares = items[:, : self.classes].sum(0) / length.astype(jnp.float32)
-        return Averages(jnp.concatenate([items, query]), mask, triggered[:, None] * shares[None])
+        inputs, mask = then_queries(items, visible, query)
+        shares = inputs[:room, : self.classes].sum(0) / length.astype(jnp.float32)
+        return Averages(inputs, mask, triggered[:, None] * shares[None])
 
     def loss(self, scores: Float[Array, "sets queries classes"], batch: Any) -> Float[Array, ""]:
         """Returns the mean over queries of Σ (score - share)² / (2·0.05²), in nats.

@@ -44,6 +44,7 @@ def test_the_new_file_under_softmax_is_the_old_one_under_its_temperatures(tmp_pa
     tokens = old.encode(TEXT)[:20]
     bake(tmp_path / file, THETA, tmp_path / f"new {file}")
     new = load(str(tmp_path / f"new {file}"))
+    assert new.name == "new x"
     np.testing.assert_allclose(scores_of(new, tokens), scores_at(old, tokens, THETA), atol=bound)
     assert np.abs(scores_of(new, tokens) - scores_of(old, tokens)).max() > 0.1
 

@@ -134,7 +134,7 @@ def main() -> None:
     with process.command(device_per_core=False):
         arguments = parse(Arguments, example=EXAMPLE, description=__doc__)
         KEPT.keep()
-        with Log(functools.partial(print, flush=True), "measuring"):
+        with Log(functools.partial(print, flush=True), "learning" if arguments.bake else "measuring"):
             model = load(arguments.model)
             if arguments.bake:
                 settings = {"budget": arguments.budget, "steps": arguments.steps, "length": max(arguments.lengths)}

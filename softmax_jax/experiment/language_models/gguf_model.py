@@ -46,8 +46,7 @@ def load_gguf(path: Path) -> DecoderModel:
         arrays = {name: _paired_by_halves(array, heads.get(name.split(".")[-2])) for name, array in arrays.items()}
     tokenizer = _gguf_tokenizer(header.metadata, path, count_rows(arrays, MODEL_ARRAYS["embed"][0], path))
     parameters = read_parameters(arrays, description, "blk", 0, path)
-    name = header.metadata.get("general.name")
-    return DecoderModel(name if isinstance(name, str) else path.stem, parameters, description.sizes, tokenizer)
+    return DecoderModel(path.stem, parameters, description.sizes, tokenizer)
 
 
 def _gguf_arrays(header: Header, path: Path) -> dict[str, Stored]:

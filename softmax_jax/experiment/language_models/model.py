@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Model(abc.ABC):
-    """A pretrained model with its tokenizer, and what is measured of it."""
+    """A pretrained model with its tokenizer, and what is measured of it. Its name is that of its file or directory."""
 
     name: str
     parameters: Parameters

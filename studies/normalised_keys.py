@@ -222,7 +222,8 @@ def laws_frame(betas: pl.DataFrame) -> pl.DataFrame:
     long = betas.filter(pl.col("n") >= min(SHORTEST, betas["n"].to_numpy().max()))
     for (key, size), part in long.group_by("key", "size", maintain_order=True):
         n, half = part["n"].to_list(), part["half"].to_numpy()
-        for name, law in {**PUBLISHED, DERIVED: derived}.items():
+        laws = {**PUBLISHED, DERIVED: derived} if key == NEAREST else PUBLISHED  # it speaks of the nearest key alone
+        for name, law in laws.items():
             values = np.array([law(length, int(str(size))) for length in n])
             ratio = half / values
             factor = 1.0 if name == DERIVED else float(np.exp(np.log(ratio).mean()))

@@ -10,14 +10,15 @@ from softmax_jax.experiment.language_models.page import heads_map
 from softmax_jax.experiment.measures.significance import corrected, mcnemar, paired_p_value
 from softmax_jax.experiment.measures.units import read
 from softmax_jax.experiment.report import charts
-from softmax_jax.experiment.report.tables import markdown_table, with_interval
+from softmax_jax.experiment.report.tables import markdown_table, number_or_dash, with_interval
 from softmax_jax.files import write_csv
 from softmax_jax.refusal import Refusal
 
 SOFTMAX, LEARNED, PERMUTED, FROM_TEXT, ONE_BETA = "softmax", "learned", "permuted", "from text", "one beta"
 LABELS = {LEARNED: "θ learned", PERMUTED: "θ permuted", ONE_BETA: "one β", FROM_TEXT: "θ from text"}
 COLOURS = {"θ learned": "#d55e00", "θ permuted": charts.GREY, "one β": "#0072b2", "θ from text": "#009e73"}
-CELL = ("kind", "seed", "budget", "length")
+SETTING = ("kind", "budget", "length")
+MEASURES = ("right", "plain", "loss", "plain_loss")
 
 
 def collect(output: Path, directory: Path, kinds: Sequence[str]) -> None:
@@ -30,56 +31,70 @@ def collect(output: Path, directory: Path, kinds: Sequence[str]) -> None:
 
 
 def cells_frame(answers: pl.DataFrame, losses: pl.DataFrame) -> pl.DataFrame:
-    """Returns a row for each setting and length: what it finds more than softmax, and what its text costs.
+    """Returns a row for each setting, seed and length: what it finds more than softmax, and what its text costs.
 
     `gained` and `lost` count the questions that only one of both answers right, `net` is their difference, and `p` is
     of McNemar's exact test, which takes questions for independent, though eight share a text. `answer` is the mean
-    loss of the answers, and `p_answer` of its paired t-test over the texts. `holm` and `holm_answer` are these p,
-    corrected for all cells of learned temperatures. `cost` is the rise of the mean loss of text, in percent.
+    loss of the answers; `cost` the rise of the mean loss of text, in percent.
     """
-    softmax = answers.filter(kind=SOFTMAX).select("length", "text", "question", plain="right", plain_loss="loss")
-    pairs = answers.filter(pl.col("kind") != SOFTMAX).join(softmax, ["length", "text", "question"])
-    text_base = losses.filter(kind=SOFTMAX)["loss"].mean()
+    pairs, text_base = paired_with_softmax(answers), losses.filter(kind=SOFTMAX)["loss"].mean()
     costs = losses.group_by("kind", "seed", "budget").agg(cost=100 * (pl.mean("loss") / text_base - 1))
     rows = []
-    for cell, each in pairs.group_by(CELL, maintain_order=True):
+    for cell, each in pairs.group_by(*SETTING, "seed", maintain_order=True):
         right, plain = (each[name].to_numpy() == 1 for name in ("right", "plain"))
-        texts = each.group_by("text", maintain_order=True).agg(pl.mean("loss", "plain_loss"))
         rows.append(
-            dict(zip(CELL, cell))
+            dict(zip((*SETTING, "seed"), cell))
             | {"asked": len(each), "found": right.sum(), "of_softmax": plain.sum()}
             | {"gained": (right & ~plain).sum(), "lost": (plain & ~right).sum(), "p": mcnemar(right, plain)}
             | {"answer": each["loss"].mean(), "answer_of_softmax": each["plain_loss"].mean()}
-            | {"p_answer": paired_p_value(texts["loss"].to_list(), texts["plain_loss"].to_list())}
         )
-    floats = {"p": pl.Float64, "p_answer": pl.Float64}
-    cells = pl.DataFrame(rows, schema_overrides=floats).with_columns(net=pl.col("gained") - pl.col("lost"))
-    learned = cells.filter(kind=LEARNED)
-    corrections = {
-        f"holm{name}": pl.Series(corrected(learned[f"p{name}"].to_list()), dtype=pl.Float64) for name in ("", "_answer")
-    }
-    cells = cells.join(learned.select(CELL).with_columns(**corrections), CELL, "left", maintain_order="left")
+    cells = pl.DataFrame(rows).with_columns(net=pl.col("gained") - pl.col("lost"))
     return cells.join(costs, ["kind", "seed", "budget"], "left", maintain_order="left")
 
 
-def front_table(cells: pl.DataFrame) -> str:
+def paired_with_softmax(answers: pl.DataFrame) -> pl.DataFrame:
+    """Returns the answers of all other settings, with those of softmax to the same questions beside them."""
+    softmax = answers.filter(kind=SOFTMAX).select("length", "text", "question", plain="right", plain_loss="loss")
+    return answers.filter(pl.col("kind") != SOFTMAX).join(softmax, ["length", "text", "question"])
+
+
+def significance_frame(answers: pl.DataFrame) -> pl.DataFrame:
+    """Returns a row for each budget and length of learned temperatures: paired t-tests of two means against softmax.
+
+    `found` is the test of the facts that are found in a text, `answer` of the loss of its answers, both the mean of
+    the seeds, over the texts; `seeds` is the one of the facts found by a seed, over the seeds, which share their
+    questions. All are corrected by Holm for the rows of their column.
+    """
+    rows = []
+    learned = paired_with_softmax(answers).filter(kind=LEARNED)
+    for setting, each in learned.group_by("budget", "length", maintain_order=True):
+        by_text, by_seed = (each.group_by(unit).agg(pl.mean(*MEASURES)) for unit in ("text", "seed"))
+        tested = (("found", by_text, MEASURES[:2]), ("answer", by_text, MEASURES[2:]), ("seeds", by_seed, MEASURES[:2]))
+        p_values = {name: paired_p_value(*(units[one].to_list() for one in pair)) for name, units, pair in tested}
+        rows.append(dict(zip(("budget", "length"), setting)) | p_values)
+    tests = pl.DataFrame(rows, schema_overrides=dict.fromkeys(("found", "answer", "seeds"), pl.Float64))
+    return tests.with_columns(
+        pl.Series(name, corrected(tests[name].to_list()), pl.Float64) for name in ("found", "answer", "seeds")
+    )
+
+
+def front_table(answers: pl.DataFrame, losses: pl.DataFrame) -> str:
     """Returns by length and budget what learned temperatures gain and cost, beside what the placebos do.
 
     A cell is the mean of the seeds, from two on with its 95 % interval by Student's t.
     """
-    rows, learned = [], cells.filter(kind=LEARNED)
-    for length, budget in learned.select("length", "budget").unique().sort("length", "budget").rows():
-        each = {kind: cells.filter(kind=kind, length=length, budget=budget) for kind in (LEARNED, PERMUTED, ONE_BETA)}
-        own = each[LEARNED]
-        p, p_answer = (", ".join(f"{value:.2g}" for value in own[name]) for name in ("holm", "holm_answer"))
-        net, placebo, beta = (mean(cells_of_kind, "net", "+.1f") for cells_of_kind in each.values())
-        cost, placebo_cost, beta_cost = (mean(cells_of_kind, "cost", "+.2f") for cells_of_kind in each.values())
+    rows, cells = [], cells_frame(answers, losses)
+    for row in significance_frame(answers).sort("length", "budget").rows(named=True):
+        at = {"length": row["length"], "budget": row["budget"]}
+        own, *others = (cells.filter(kind=kind, **at) for kind in LABELS)
         found = f"{own['found'].mean():.1f} ({own['of_softmax'][0]} of {own['asked'][0]})"
         answer = f"{own['answer'].mean():.2f} ({own['answer_of_softmax'][0]:.2f})"
-        setting = [f"{length:,}", f"{100 * budget:g} %", cost, found, net, p, answer, p_answer]
-        rows.append([*setting, f"{placebo} ({placebo_cost})", f"{beta} ({beta_cost})"])
+        p_found, p_answer = (number_or_dash(row[name], ".2g") for name in ("found", "answer"))
+        placebos = [f"{mean(each, 'net', '+.1f')} ({mean(each, 'cost', '+.2f')})" for each in others]
+        setting = [f"{row['length']:,}", f"{100 * row['budget']:g} %", mean(own, "cost", "+.2f"), found]
+        rows.append([*setting, mean(own, "net", "+.1f"), p_found, answer, p_answer, *placebos])
     header = ["tokens", "budget", "cost, %", "found (softmax)", "net gain", "p", "answer's loss (softmax)", "p"]
-    return markdown_table([*header, "permuted: net gain (cost)", "one β: net gain (cost)"], rows)
+    return markdown_table([*header, *(f"{LABELS[kind]}: net gain (cost)" for kind in list(LABELS)[1:])], rows)
 
 
 def mean(cells: pl.DataFrame, column: str, form: str) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from docs.claims import DATA, listed, predicted, read, verdict
+from docs.claims import DATA, listed, predicted, read, verdict, with_half
 from studies.front import BUDGETS
-from studies.front_tables import FROM_TEXT, LEARNED, ONE_BETA, PERMUTED, cells_frame
+from studies.front_tables import FROM_TEXT, LEARNED, ONE_BETA, PERMUTED, cells_frame, significance_frame
 
 PAGE = "docs/language_models.md"
 SETTINGS = {PAGE: ("a budget of 4 %", "a budget of 1 %")}
@@ -60,41 +60,52 @@ def predictions() -> Iterator[Line]:
 
 def what_was_run() -> Iterator[Line]:
     cells, entry = _cells(), json.loads((DATA / "manifest.json").read_text())["front/answers.csv"]
-    seeds = cells.filter(kind=LEARNED, length=512)["seed"].n_unique()
-    lengths = listed(f"{length:,}" for length in sorted(set(cells["length"])))
+    at_first = cells.filter(length=512)
+    seeds = [at_first.filter(kind=kind)["seed"].n_unique() for kind in (LEARNED, FROM_TEXT)]
     assert set(cells["asked"]) == {64}
-    yield (
-        PAGE,
-        f"{len(cells)} cells are there, with {seeds} seed{'s' * (seeds > 1)} of learning, at {lengths} tokens",
-    )
-    yield PAGE, f"({entry['machine']}, {entry['date']})"
+    yield PAGE, f"At 512 tokens {seeds[0]} seeds of learning were run, and {seeds[1]} from text alone"
+    longer = cells.filter(pl.col("length") > 512)
+    assert longer["seed"].n_unique() == 1
+    lengths = listed(f"{length:,}" for length in longer["length"].unique(maintain_order=True))
+    yield PAGE, f"the first alone at {lengths} ({entry['machine']}, {entry['date']})"
 
 
 def what_came() -> Iterator[Line]:
-    cells = _cells()
-    learned = cells.filter(kind=LEARNED)
+    learned = _cells().filter(kind=LEARNED)
     found = [
         f"{one['found'].mean():.3g} of 64 facts in {length:,} tokens where softmax finds {one['of_softmax'][0]}"
         for (length,), one in learned.filter(budget=0.01).sort("length").group_by("length", maintain_order=True)
     ]
     yield PAGE, f"Within 1 % of loss it finds {listed(found)}"
-    least = learned.select(pl.min("holm")).item()
+    gain, p = learned.filter(budget=0.01, length=512)["net"].cast(pl.Float64).to_list(), _tests(512)
+    yield PAGE, f"its gain at 512 tokens is {with_half(gain, '+.1f')} facts (p = {p['seeds'][0.01]:.2g})"
+    tests = significance_frame(read("front/answers.csv"))
+    least = tests.select(pl.min("found")).item()
     assert least > 0.05
-    yield PAGE, f"the counts show no gain after Holm over {len(learned)} cells (p of {least:.2g} or more)"
-    shown = learned.filter(pl.col("holm_answer") < 0.05).sort("length", "budget")
+    yield PAGE, f"the counts show none in {len(tests)} cells (p of {least:.2g} or more)"
+    shown = tests.filter(pl.col("answer") < 0.05).sort("length", "budget")
     assert set(shown["length"]) == {512}
     budgets = listed(f"{100 * budget:g}" for budget in shown["budget"])
-    most = shown.select(pl.max("holm_answer")).item()
-    yield PAGE, f"it falls at 512 tokens and budgets of {budgets} % (p of {most:.2g} or less"
+    most = shown.select(pl.max("answer")).item()
+    yield PAGE, f"it falls at 512 tokens and budgets of {budgets} % (p of {most:.2g} or less)"
     one = learned.filter(budget=0.01, length=512)
-    answers = f"from {one['answer_of_softmax'][0]:.2f} to {one['answer'].mean():.2f} nats"
-    yield PAGE, f"at 1 % {answers}"
+    yield PAGE, f"at 1 % from {one['answer_of_softmax'][0]:.2f} to {one['answer'].mean():.2f} nats"
+    questions = learned.filter(length=512)
+    yield PAGE, f"has p < 0.05 in {(questions['p'] < 0.05).sum()} of {len(questions)}"
+
+
+def _tests(length: int) -> dict[str, dict[float, float]]:
+    """Returns the corrected p of each test by budget, at a length."""
+    tests = significance_frame(read("front/answers.csv")).filter(length=length)
+    return {name: dict(tests.select("budget", name).rows()) for name in ("found", "answer", "seeds")}
 
 
 def placebos() -> Iterator[Line]:
-    nets = {budget: _mean("net", LEARNED, budget) for budget in BUDGETS}
-    assert max(nets.values()) == nets[0.04]
-    yield PAGE, f"at 512 tokens budgets above 1 % bring {nets[0.04] - nets[0.01]:+.2g} fact at most"
-    others = _cells().filter(pl.col("kind").is_in([PERMUTED, ONE_BETA]), length=512)
-    bounds = f"at most {others['net'].max()} facts, and their answers' loss is {others['answer'].min():.2f} or more"
+    text, base = _cells().filter(kind=FROM_TEXT, length=512), _mean("cost", FROM_TEXT, 0.0)
+    lost = (-text["net"]).sort()
+    yield PAGE, f"it lowers the loss of text by {-base:.2f} % at a budget of 0"
+    yield PAGE, f"and loses {lost[0]} to {lost[-1]} facts"
+    at_most = max(_most(kind) for kind in (PERMUTED, ONE_BETA))
+    answers = min(_mean("answer", kind, budget) for kind in (PERMUTED, ONE_BETA) for budget in BUDGETS)
+    bounds = f"at most {at_most:.0f} facts in the mean, and their answers' loss is {answers:.2f} or more"
     yield PAGE, f"Permuted over the heads, the same θ gains nothing, nor does one β for all heads: {bounds}"

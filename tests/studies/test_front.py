@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import polars as pl
 import pytest
+import scipy.stats
 
 from softmax_jax.experiment.language_models.decoder import hidden
 from softmax_jax.experiment.language_models.model import DecoderModel
@@ -15,7 +16,15 @@ from softmax_jax.experiment.language_models.temperatures import by_temperature, 
 from softmax_jax.refusal import Refusal
 from studies import front
 from studies.front import LEARNED, ONE_BETA, PERMUTED, SOFTMAX, Arguments, Study
-from studies.front_tables import cells_frame, collect, front_chart, front_table, theta_chart, theta_frame
+from studies.front_tables import (
+    cells_frame,
+    collect,
+    front_chart,
+    front_table,
+    significance_frame,
+    theta_chart,
+    theta_frame,
+)
 from tests.experiment.language_models.plain_llama import tiny_arrays
 from tests.experiment.language_models.test_decoder import SIZES, TOKENS, as_parameters
 
@@ -45,9 +54,22 @@ def test_a_cell_counts_what_is_gained_and_lost_and_what_text_costs():
     losses = pl.concat([losses_of(SOFTMAX, 0.0, 2.0, 4.0), losses_of(LEARNED, 0.01, 2.01, 4.02)])
     learned, permuted = cells_frame(answers, losses).to_dicts()
     assert [learned[name] for name in ("asked", "found", "of_softmax", "gained", "lost", "net")] == [10, 8, 2, 7, 1, 6]
-    np.testing.assert_allclose([learned["p"], learned["holm"], learned["cost"]], [18 / 256, 18 / 256, 0.5])
-    assert learned["p_answer"] is None  # one text
-    assert (permuted["net"], permuted["p"], permuted["holm"], permuted["cost"]) == (0, 1.0, None, None)
+    np.testing.assert_allclose([learned["p"], learned["cost"]], [18 / 256, 0.5])
+    assert (permuted["net"], permuted["p"], permuted["cost"]) == (0, 1.0, None)
+    assert significance_frame(answers).rows() == [(0.01, 512, None, None, None)]  # one text, one seed
+
+
+def test_gains_are_tested_over_texts_and_over_seeds_with_a_correction_for_all_settings():
+    columns, gains = front.COLUMNS["answers"], np.array([[3, 4, 5, 4], [3, 4, 3, 7]])  # of eight facts: seeds by texts
+    rows = [(SOFTMAX, 0, 0.0, 512, text, fact, 0, 2.0) for text in range(4) for fact in range(8)]
+    for (seed, text), gain in np.ndenumerate(gains):
+        for budget in (0.01, 0.04):
+            facts = [(LEARNED, seed, budget, 512, text, fact, int(fact < gain), 1.0 + 0.1 * text) for fact in range(8)]
+            rows.extend(facts)
+    tests = significance_frame(pl.DataFrame(rows, columns, orient="row"))
+    texts, seeds = (scipy.stats.ttest_1samp(gains.mean(axis) / 8, 0).pvalue for axis in (0, 1))
+    loss = scipy.stats.ttest_1samp(0.1 * np.arange(4) - 1, 0).pvalue
+    np.testing.assert_allclose(tests.filter(budget=0.01).row(0)[2:], [2 * texts, 2 * loss, 2 * seeds])
 
 
 def test_each_fact_of_a_text_has_its_question_and_is_no_text():
@@ -100,6 +122,6 @@ def test_the_study_computes_its_cells_and_goes_on_where_it_was_stopped(tmp_path,
     directions = [theta.filter(kind=LEARNED)["log_theta"], theta.filter(kind=ONE_BETA)["log_theta"]]
     assert directions[0].n_unique() > 1
     assert directions[1].n_unique() == 1
-    assert front_table(cells).count("\n") == 3
+    assert front_table(answers, losses).count("\n") == 3
     assert "θ learned" in front_chart(cells, "title").to_json()
     assert "log_theta" in theta_chart(theta_frame(theta, shares, 0.01), "title").to_json()

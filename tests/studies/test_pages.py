@@ -58,7 +58,7 @@ def of_reproduction() -> Iterator[str]:
 def of_language_models() -> Iterator[str]:
     yield pretrained_tables.losses_table(table("pretrained/losses"))
     yield pretrained_tables.needles_table(table("pretrained/needles"))
-    yield front_tables.front_table(front_tables.cells_frame(table("front/answers"), table("front/losses")))
+    yield front_tables.front_table(table("front/answers"), table("front/losses"))
     yield clrs_text.contrasts_table(clrs_text.contrasts(table("clrs_text/answers")))
 
 

@@ -74,7 +74,7 @@ def with_interval(values: Sequence[float], form: str = ".1f", sign: str = " ± "
     ('51.0 ± 12.7', '50.0')
     """
     half = half_width(values)
-    return format(np.mean(values), form) + ("" if half is None else f"{sign}{format(half, form)}")
+    return format(np.mean(values), form) + ("" if half is None else f"{sign}{format(half, form.removeprefix('+'))}")
 
 
 def number_or_dash(value: float | None, form: str) -> str:

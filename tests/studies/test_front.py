@@ -67,8 +67,8 @@ def test_gains_are_tested_over_texts_and_over_seeds_with_a_correction_for_all_se
             facts = [(LEARNED, seed, budget, 512, text, fact, int(fact < gain), 1.0 + 0.1 * text) for fact in range(8)]
             rows.extend(facts)
     tests = significance_frame(pl.DataFrame(rows, columns, orient="row"))
-    texts, seeds = (scipy.stats.ttest_1samp(gains.mean(axis) / 8, 0).pvalue for axis in (0, 1))
-    loss = scipy.stats.ttest_1samp(0.1 * np.arange(4) - 1, 0).pvalue
+    differences = gains.mean(0) / 8, 0.1 * np.arange(4) - 1, gains.mean(1) / 8
+    texts, loss, seeds = (cast(Any, scipy.stats.ttest_1samp(each, 0)).pvalue for each in differences)
     np.testing.assert_allclose(tests.filter(budget=0.01).row(0)[2:], [2 * texts, 2 * loss, 2 * seeds])
 
 

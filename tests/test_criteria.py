@@ -72,6 +72,7 @@ def test_target_beta_is_the_root(dtype):
     np.testing.assert_allclose(found, expected, rtol=2e-5)
 
 
+@pytest.mark.full
 def test_masked_items_do_not_move_target_beta_and_a_row_without_a_maximum_has_none():
     z = jnp.array([[2.0, 1.2, 0.3, jnp.nan], [jnp.inf, 1.2, 0.3, 2.0]])
     found = target_beta(z, jnp.array([1, 1]), where=jnp.array([[True] * 3 + [False], [False] + [True] * 3]))

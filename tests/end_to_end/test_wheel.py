@@ -55,6 +55,7 @@ def test_the_wheel_holds_the_package_alone_with_all_its_files(installed):
     assert [path for path in files if not (installed / path.relative_to(ROOT)).is_file()] == []
 
 
+@pytest.mark.full
 def test_every_command_and_every_preset_has_its_help(run):
     said = dict(line.split("] ", 1) for line in run("-c", HELP).splitlines())
     presets = {f"['{path.stem.removesuffix('_task')}'" for path in (ROOT / "configs").glob("[!_]*.py")}

@@ -115,6 +115,7 @@ def test_a_typed_name_is_sought_in_the_folder_only_while_it_is_imported(tmp_path
     assert modules.find_spec("not_there_yet") is None
 
 
+@pytest.mark.full
 def test_python_m_seeks_nothing_in_the_folder_once_a_command_runs(folder):
     """Before, Python itself seeks there; of the package of the repository it is the place."""
     (folder / "tyro.py").write_text("raise AssertionError('it runs')")

@@ -28,6 +28,7 @@ def test_weights_of_a_row_rise_with_beta_and_end_at_one():
     assert right[-1] == 1
 
 
+@pytest.mark.full
 def test_logits_of_a_head_are_cosines_times_its_gain():
     model = NormalisedKeys(width=16, size=4).build("softmax", nnx.Rngs(0))
     batch = sample(jax.random.key(0), sets=3, items=50)

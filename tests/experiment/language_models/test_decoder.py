@@ -111,12 +111,13 @@ def test_every_normalizer_sees_the_row_of_its_position():
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("sizes", "windows"),
     [
         ({"window": 3, "windowed": (False, True), "rotary": 4, "scale": 0.5}, (None, 3)),
-        pytest.param({"window": 3}, (3, 3), marks=pytest.mark.full),
-        pytest.param({}, None, marks=pytest.mark.full),
+        ({"window": 3}, (3, 3)),
+        ({}, None),
     ],
 )
 def test_windows_of_layers_a_rotary_part_and_a_scale_are_those_of_numpy(sizes, windows):

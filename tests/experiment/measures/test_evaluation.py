@@ -77,6 +77,7 @@ def test_sets_are_as_many_as_is_said_for_the_length_or_as_the_task_has(sets, exp
     assert [evaluated.sets_at(length) for length in (16, 64)] == expected
 
 
+@pytest.mark.full
 def test_a_large_evaluation_in_parts_is_that_of_all_sets_at_once(monkeypatch):
     """Each set has a number of its own, drawn from its key in the place of a loss."""
     drawn = lambda models, key_and_length, normalizers: {"loss": jax.random.uniform(key_and_length[0], (1,))}  # noqa: E731

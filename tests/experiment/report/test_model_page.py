@@ -57,6 +57,7 @@ def test_means_are_those_of_the_rows_of_each_head():
         assert frame.row(-1, named=True)["entropy"] == pytest.approx(frame["uniform"][-1], rel=1e-5)  # the second head
 
 
+@pytest.mark.full
 def test_rows_that_were_not_weighed_are_left_out():
     frame = model_page.head_means(found_in(lambda x: jax.lax.cond(x[0, 0] > 1e9, attend, lambda x: attend(2 * x), x)))
     assert len(frame) == len(LENGTHS) * 2

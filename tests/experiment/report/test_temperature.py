@@ -66,6 +66,7 @@ def test_the_published_curve_stands_beside_a_fit_and_the_table_says_where_its_ba
     assert cells["holds the published"] == ["–", "yes", "no", "no", "–", "–", "–", "–", "–"]
 
 
+@pytest.mark.full
 def test_a_fit_that_is_a_constant_or_softmax_is_called_so():
     fit = dataclasses.replace(SHIPPED_FITS[ALL_LENGTHS], entropy_range=[1.0, 2.0], coefficients=[6.5])
     assert report.kind(fit) == "a constant: β = 6.5"

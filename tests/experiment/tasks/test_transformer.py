@@ -49,6 +49,7 @@ def test_what_a_position_sees():
     assert not np.allclose(before[:, 5:], later[:, 5:], atol=1e-2)
 
 
+@pytest.mark.full
 def test_what_a_normalizer_learns_leaves_all_other_parameters_alike():
     plain, learning = (
         nnx.to_pure_dict(nnx.state(model, nnx.Param)) for model in (built("softmax"), built("ssmax", ("s",)))

@@ -93,6 +93,7 @@ def test_a_run_leaves_settings_versions_metrics_and_parameters(uninterrupted):
     assert (config, parameters["item_out"]["kernel"].shape) == (SMALL, (2, 8, 8))
 
 
+@pytest.mark.full
 def test_a_training_enters_its_directory_twice(tmp_path):
     """Once to open it, once to record what the training yields; what it calls of its own is no entry."""
     entries = []

@@ -197,6 +197,7 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("own", full_except(OWN, "function"))
+@pytest.mark.full
+@pytest.mark.parametrize("own", OWN)
 def test_a_normalizer_of_ones_own_comes_in_blocks(own):
     assert_equal(*each((dense_attention, blocks_of_2), OWN[own], arrays()[:3]))

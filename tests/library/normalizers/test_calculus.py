@@ -60,6 +60,7 @@ def test_bfloat16_is_computed_in_float32():
 # Each function on logits of which some are hidden, along the last axis and the first
 
 
+@pytest.mark.full
 def test_values_equal_their_definitions_in_both_layouts():
     z, where, labels, targets = arrays(LOGITS, WHERE, LABELS, TARGETS)
     logs = log_weights(LOGITS, WHERE)

@@ -122,7 +122,7 @@ def test_exported_with_symbolic_sizes(name, symbols_pass):
         assert_same(call(LOGITS, VISIBLE), anywhere(name))
 
 
-@pytest.mark.parametrize("name", full_except(OTHERS, "sample", "top_k_mask"))
+@pytest.mark.parametrize("name", full_except(OTHERS, "top_k_mask"))
 def test_other_functions_of_rows(name, symbols_pass):
     compute, compiled = OTHERS[name], jax.jit(OTHERS[name])
     wanted = compiled(LOGITS, VISIBLE)

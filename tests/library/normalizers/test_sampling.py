@@ -75,6 +75,7 @@ def test_masks_equal_their_definitions(dtype):
             np.testing.assert_array_equal(mask, by_row(keep, LOGITS, WHERE, number), err_msg=str(number))
 
 
+@pytest.mark.full
 def test_each_row_has_a_number_of_its_own():
     """Traced or known, of any whole type, along any axis, under vmap: as one row at a time."""
     z, where = jnp.asarray(LOGITS[:6], jnp.float32), jnp.asarray(WHERE[:6])

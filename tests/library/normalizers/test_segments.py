@@ -95,7 +95,7 @@ def test_half_types_are_computed_in_float32(name):
         np.testing.assert_array_equal(weights, expected.astype(jnp.float16))
 
 
-@pytest.mark.parametrize("name", full_except([*HEART, "first_token(bias=1)", "a function"], "entmax15", "a function"))
+@pytest.mark.parametrize("name", full_except([*HEART, "first_token(bias=1)", "a function"], "a function"))
 def test_the_order_of_segments_the_calls_and_vmap_change_nothing(name):
     logits, ids, where, _ = graph()
     normalizer = normalizer_of(name)

@@ -110,7 +110,8 @@ def with_gradient(function):
     return jax.value_and_grad(objective, has_aux=True)
 
 
-@pytest.mark.parametrize("name", full_except(FORMS, "jraph"))
+@pytest.mark.full
+@pytest.mark.parametrize("name", FORMS)
 def test_graph_attention_is_swapped_as_if_edited_by_hand(name: str):
     layer, factor, where = FORMS[name]
     (site,) = sj.sites(layer)(LOGITS)

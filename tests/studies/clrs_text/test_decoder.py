@@ -30,7 +30,6 @@ def full_pass(one, tokens, visible, by):
     return one.scores(one(tokens, mask, by))
 
 
-@pytest.mark.full
 def test_no_position_sees_a_later_one_or_what_the_mask_hides():
     tokens, visible = texts()
     scores = full_pass(model(), tokens, visible, None)
@@ -42,6 +41,7 @@ def test_no_position_sees_a_later_one_or_what_the_mask_hides():
     assert not np.allclose(scores[:, 6], again[:, 6])
 
 
+@pytest.mark.full
 def test_a_normalizer_learns_a_number_for_each_head_and_a_call_may_replace_it():
     learned = model("ssmax", ("s",))
     state = nnx.state(learned, nnx.Param)

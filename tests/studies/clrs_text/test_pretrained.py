@@ -22,7 +22,6 @@ from studies.clrs_text.task import ClrsText
 from studies.clrs_text.tokens import SplitTokenizer
 from tests.experiment.language_models.plain_llama import TINY, tiny_arrays
 from tests.experiment.language_models.test_decoder import as_parameters
-from tests.tiers import full_except
 
 SIZES = Sizes(TINY["heads"], TINY["key_heads"], context=64)
 
@@ -56,7 +55,8 @@ def test_a_text_in_a_row_is_read_as_if_it_were_alone(block, monkeypatch):
         np.testing.assert_allclose(found[counted], alone[read], atol=1e-4)
 
 
-@pytest.mark.parametrize("algorithm", full_except(["minimum", "insertion_sort"], "insertion_sort"))
+@pytest.mark.full
+@pytest.mark.parametrize("algorithm", ["minimum", "insertion_sort"])
 def test_the_number_that_a_digit_is_read_from_is_found(algorithm):
     task = ClrsText(algorithms=(algorithm,), lengths=(3,), tokenizer="smollm2")
     batch = jax.jit(task.test_batch, static_argnums=(1, 2))(jax.random.key(0), 11, 6)

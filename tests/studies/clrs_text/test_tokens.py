@@ -64,11 +64,12 @@ def compiled(one, parts, held, length):
 MOST = [(name, kind.most_decimals, 6) for name, kind in TOKENIZERS.items()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "decimals", "room"),
     [
         ("number", 3, ROOM),
-        pytest.param("smollm2", 3, ROOM, marks=pytest.mark.full),
+        ("smollm2", 3, ROOM),
         *(pytest.param(*row, marks=pytest.mark.rare) for row in (("number", 1, 6), *MOST)),
     ],
 )

@@ -9,9 +9,9 @@ weight is below one half. A wrong answer is put down to rank, dilution, both or 
 write most of the answer on other texts: u · W_O v · weight. Then rows of the same heads are changed, and what is found
 more and what is lost are counted.
 
-Asked are SmolLM2-135M about facts in texts, apart and near copies; small transformers that are trained here on 16 items
-and asked about up to 64 times as many; and the shipped heads of max retrieval. Each cell leaves a CSV file, and one that
-is there is not computed again. All take an hour of processor time; `--quick` takes a few minutes.
+Asked are SmolLM2-135M about facts in texts, apart and near copies; small transformers that are trained here on 16
+items and asked about up to 64 times as many; and the shipped heads of max retrieval. Each cell leaves a CSV file, and
+one that is there is not computed again. All take half an hour of processor time; `--quick` takes a few minutes.
 """
 
 import dataclasses
@@ -63,12 +63,12 @@ HEADS = (1, 3, 5, 20)
 """Heads that are changed, besides all."""
 SMALLEST = 128
 """Tokens at which the law leaves the rows of SmolLM2 as they are."""
-TASKS = ("multi_query", "sort", "transformer_max_retrieval", "copy")
+TASKS = ("multi_query", "transformer_max_retrieval", "sort")
 """Tasks of the small transformers."""
 TRAINED_AT, QUERIES = 16, 16
 COLUMNS = (
     *("family", "seed", "length", "text", "heads", "asked", "missed", *CLASSES, "first", "weight"),
-    *(f"{help_name}: {count}" for help_name in HELPS for count in ("gained", "lost")),
+    *(f"{help_name}_{count}" for help_name in HELPS for count in ("gained", "lost")),
 )
 """Of a text and some heads: questions, those answered wrong and why, the share of the heads that give what is asked for
 the largest weight, that weight, and the questions that only one of both answers right, with each change and without."""
@@ -112,7 +112,7 @@ def fact_readers(arguments: Arguments) -> Iterator[Reader]:
             lengths=(256,) if arguments.quick else (256, 512, 1024),
             models=lambda: [model.parameters],
             seeds=1,
-            texts=2 if arguments.quick else 16,
+            texts=2 if arguments.quick else 8,
             draw=partial(draw, near),
             ask=partial(ask_decoder, sizes=model.sizes),
         )
@@ -141,7 +141,7 @@ def trained_reader(arguments: Arguments, name: str) -> Reader:
         lengths=(TRAINED_AT, 64) if arguments.quick else (TRAINED_AT, 64, 256, 1024),
         models=models,
         seeds=seeds,
-        texts=4 if arguments.quick else 32,
+        texts=2 if arguments.quick else 8,
         draw=lambda *place: draw_sequence(task, place[0], keys_of(*place)),
         ask=partial(ask_transformer, task=task),
     )
@@ -175,7 +175,7 @@ def largest_heads(write: Each, heads: int) -> Each:
     return (write.ravel().argsort().argsort() >= write.size - heads).reshape(write.shape).astype(np.float32)
 
 
-def heads_weighted(values: Float[np.ndarray, "questions layers heads"], shares: Each) -> Float[np.ndarray, " questions"]:
+def heads_mean(values: Float[np.ndarray, "questions layers heads"], shares: Each) -> Float[np.ndarray, " questions"]:
     """Returns the mean over the heads, weighted by what they write."""
     return (values * shares).sum((1, 2)) / shares.sum()
 
@@ -183,7 +183,7 @@ def heads_weighted(values: Float[np.ndarray, "questions layers heads"], shares: 
 def classes_of(asked: Asked, shares: Each) -> dict[str, Bool[np.ndarray, " questions"]]:
     """Returns which questions fall into each class, by the heads that hold more than half of what is written."""
     weight, largest = np.asarray(asked.weight), np.asarray(asked.largest)
-    outranked, diluted = (heads_weighted(flags, shares) > 0.5 for flags in (weight < largest, largest < 0.5))
+    outranked, diluted = (heads_mean(flags, shares) > 0.5 for flags in (weight < largest, largest < 0.5))
     return {name: (outranked == ranks) & (diluted == dilutes) for name, (ranks, dilutes) in CLASSES.items()}
 
 
@@ -195,7 +195,7 @@ class Study:
         self.models = {reader.family: cache(reader.models) for reader in readers}
 
     def units(self) -> Iterator[Unit]:
-        """Yields all cells: of all families the first model, then the others, so that a part of the work is balanced."""
+        """Yields all cells: the first model of each family, then the others, so that a part of the work is balanced."""
         for seed in range(max(reader.seeds for reader in self.readers)):
             readers = [reader for reader in self.readers if seed < reader.seeds]
             for reader in readers:
@@ -236,8 +236,8 @@ class Study:
             for (count, mask), each in zip(masks.items(), helped.reshape(len(masks), len(HELPS), -1)):
                 shares = mask * np.maximum(write, 0)
                 classes = [(chosen & ~right).sum() for chosen in classes_of(asked, shares).values()]
-                first = heads_weighted(asked.weight >= asked.largest, shares).mean()
-                weight = heads_weighted(asked.weight, shares).mean()
+                first = heads_mean(asked.weight >= asked.largest, shares).mean()
+                weight = heads_mean(asked.weight, shares).mean()
                 nets = [number for one in each for number in ((one & ~right).sum(), (right & ~one).sum())]
                 missed = len(right), (~right).sum(), *classes
                 yield reader.family, seed, length, index, count, *missed, f"{first:.4f}", f"{weight:.4f}", *nets

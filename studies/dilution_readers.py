@@ -30,9 +30,10 @@ NAMES_APART = 3
 """First names, and last ones, of facts that are near copies: every fact shares its first name with others."""
 SHARP = 2.0
 """The factor of a sharpened row's logits."""
-HELPS = ("rank", "another's rank", "sharp", "sharp, permuted", "best temperature", "law")
-"""Changes of rows of some heads. *Another's rank* and *permuted*, the same heads' change drawn by lot over all heads,
-are placebos; rank and best temperature are told the place of the answer."""
+HELPS = ("rank", "other_rank", "sharp", "permuted", "temperature", "law")
+"""Changes of the rows of some heads: what is asked for, or another item, gets the row's largest logit; logits are
+doubled, in these heads or in as many that are drawn by lot; the row gets the temperature that is best for what is asked
+for; β grows by the law. Those of another item and of heads drawn by lot are placebos."""
 Each = Float[np.ndarray, "layers heads"]
 
 
@@ -76,14 +77,14 @@ def change(help_name: str, mask: Each, reference: int) -> Change:
     match help_name:
         case "rank":
             oracle = oracle._replace(rank=on)
-        case "another's rank":
+        case "other_rank":
             oracle, other = oracle._replace(rank=on), 1.0
         case "sharp":
             numbers = numbers._replace(beta=1 + (SHARP - 1) * on)
-        case "sharp, permuted":
+        case "permuted":
             drawn = np.random.default_rng(int(mask.sum())).permutation(mask.ravel()).reshape(mask.shape)
             return change("sharp", drawn, reference)
-        case "best temperature":
+        case "temperature":
             oracle = oracle._replace(sharp=on)
         case "law":
             numbers = law_numbers(mask, reference)
@@ -206,7 +207,8 @@ def ask_transformer(parameters: Any, items: Items, numbers: HeadNumbers, changes
         for layer, block in enumerate(model.blocks):
             by_head = block.attention_in(block.attention_norm(x)).reshape(length, 3, task.heads, size)
             logits = jnp.einsum("qhs,khs->hqk", by_head[:, 0] * size**-0.5, by_head[:, 1], precision="highest")
-            plain = by_numbers(logits[:, :-queries], visible[:-queries], jax.tree.map(lambda a: a[layer], numbers))
+            layer_numbers = HeadNumbers(*(array[layer] for array in numbers))
+            plain = by_numbers(logits[:, :-queries], visible[:-queries], layer_numbers)
             asking = weigh_with_oracle(logits[:, -queries:], visible[-queries:], change.given(place, other, layer))
             attended = jnp.einsum("hqk,khs->qhs", jnp.concatenate([plain, asking], 1), by_head[:, 2])
             x = x + block.attention_out(attended.reshape(x.shape))

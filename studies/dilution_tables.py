@@ -1,8 +1,12 @@
 """Tables, statistics and the picture of what `studies.dilution` measured."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import polars as pl
+import scipy.stats
+from jaxtyping import Float
 
 from softmax_jax.experiment.measures.units import read
 from softmax_jax.files import write_csv
@@ -10,6 +14,17 @@ from softmax_jax.refusal import Refusal
 
 CLASSES = {"rank": (True, False), "dilution": (False, True), "both": (True, True), "neither": (False, False)}
 """Why a question is answered wrong: whether the heads' rows are outranked, and diluted."""
+CHOSEN = 5
+"""Heads by which misses are split, or all where a model has fewer."""
+LEAST = 10
+"""Wrong answers that a cell must have in each half of its texts to count."""
+REFERENCE = 16
+"""Items at which the law leaves the rows of trained models as they are: such cells do not count."""
+ALL = 2**20
+"""More heads than any model has: the law is then in all of them, and in all rows."""
+DRAWS = 1000
+"""Draws of the bootstrap."""
+CELL = ("family", "length")
 
 
 def collect(output: Path, directory: Path) -> None:
@@ -19,3 +34,91 @@ def collect(output: Path, directory: Path) -> None:
             raise Refusal(f"{output} has no {kind} to put together: name the --output of a run")
         frame = pl.concat(map(read, paths))
         write_csv(directory / f"{kind}.csv", frame.columns, frame.rows())
+
+
+def of_heads(cells: pl.DataFrame, heads: int) -> pl.DataFrame:
+    """Returns the rows of so many heads; of all heads, where a family has no more."""
+    most = pl.col("heads").max().over("family")
+    return cells.filter(pl.col("heads") == pl.min_horizontal(pl.lit(heads), most))
+
+
+def totals(cells: pl.DataFrame, heads: int, *more: str) -> pl.DataFrame:
+    """Returns counts over models and texts for each family and length, and the net gain of each change.
+
+    The shares of causes and the net gains are in percent of the wrong answers; `first` and `weight` are means.
+    """
+    rows = of_heads(cells, heads)
+    counts = [name for name in rows.columns[rows.columns.index("asked") :] if name not in ("first", "weight")]
+    sums = rows.group_by(*CELL, *more, maintain_order=True).agg(pl.sum(*counts), pl.mean("first", "weight"))
+    gains = [name.removesuffix("_gained") for name in counts if name.endswith("_gained")]
+    nets = {name: 100 * (pl.col(f"{name}_gained") - pl.col(f"{name}_lost")) / pl.col("missed") for name in gains}
+    shares = {f"{name}_share": 100 * pl.col(name) / pl.col("missed") for name in CLASSES}
+    return sums.with_columns(**{f"{name}_net": net for name, net in nets.items()}, **shares).sort(CELL)
+
+
+def points(cells: pl.DataFrame, heads: int) -> pl.DataFrame:
+    """Returns for each cell the share of misses by dilution, in texts of even number, and what the law gains in others.
+
+    `heads` are those that the law sharpens. `law` and `share` are in percent of the misses; `wrong` is the share of
+    questions that are answered wrong in texts of even number. Cells of fewer than `LEAST` misses in a half are left
+    out, and those of a length at which the law changes nothing.
+    """
+    even = pl.col("text") % 2 == 0
+    split, gained = totals(cells.filter(even), CHOSEN), totals(cells.filter(~even), heads)
+    both = split.join(gained.select(*CELL, "law_net", other="missed"), CELL, suffix="_right")
+    wrong = 100 * pl.col("missed") / pl.col("asked")
+    kept = both.filter(pl.min_horizontal("missed", "other") >= LEAST, pl.col("length") > REFERENCE)
+    return kept.select(*CELL, share="dilution_share", law="law_net_right", wrong=wrong)
+
+
+def predicted_share(frame: pl.DataFrame, column: str) -> float:
+    """Returns how much of the law's gain a line in a column predicts in families that it was not fitted to.
+
+    1 less the sum of squared errors over that of the other families' mean: 0 or less where the column says nothing.
+    """
+    errors, spread = 0.0, 0.0
+    for family in frame["family"].unique(maintain_order=True):
+        left, others = frame.filter(family=family), frame.filter(pl.col("family") != family)
+        line = np.polynomial.Polynomial.fit(others[column], others["law"], 1)
+        errors += ((left["law"].to_numpy() - line(left[column].to_numpy())) ** 2).sum()
+        spread += ((left["law"].to_numpy() - others["law"].mean()) ** 2).sum()
+    return 1 - errors / spread
+
+
+def correlations(cells: pl.DataFrame, heads: int, draws: int = DRAWS) -> Float[np.ndarray, " draws"]:
+    """Returns Spearman's correlation of share and gain in draws of families, of their models, and of texts of each."""
+    random, kept = np.random.default_rng(0), points(cells, heads).select(CELL)
+    rows = of_heads(cells, CHOSEN).join(
+        of_heads(cells, heads).select(
+            *CELL, "seed", "text", gain=pl.col("law_gained").cast(pl.Int64) - pl.col("law_lost").cast(pl.Int64)
+        ),
+        [*CELL, "seed", "text"],
+    )
+    families = kept["family"].unique(maintain_order=True).to_list()
+    drawn = random.multinomial(len(families), np.full(len(families), 1 / len(families)), draws)
+    shares, gains, repeats = [], [], []
+    for family, copies in zip(families, drawn.T):
+        own = rows.filter(family=family)
+        seeds = own["seed"].unique().to_list()
+        weights = random.multinomial(len(seeds), np.full(len(seeds), 1 / len(seeds)), draws)
+        for length in kept.filter(family=family)["length"]:
+            sums = np.zeros((draws, 4))
+            for seed, weight in zip(seeds, weights.T):
+                part = own.filter(seed=seed, length=length)
+                for half, names in enumerate((("dilution", "missed"), ("gain", "missed"))):
+                    values = part.filter(pl.col("text") % 2 == half).select(names).to_numpy()
+                    texts = random.multinomial(len(values), np.full(len(values), 1 / len(values)), draws)
+                    sums[:, 2 * half : 2 * half + 2] += weight[:, None] * (texts @ values)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                shares.append(sums[:, 0] / sums[:, 1])
+                gains.append(sums[:, 2] / sums[:, 3])
+            repeats.append(copies)
+    each = zip(np.array(shares).T, np.array(gains).T, np.array(repeats).T)
+    return np.array([spearman(np.repeat(share, copies), np.repeat(gain, copies)) for share, gain, copies in each])
+
+
+def spearman(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> float:
+    """Returns the correlation of ranks, without pairs that are not finite; NaN where one is constant."""
+    finite = np.isfinite(first) & np.isfinite(second)
+    ranks = [scipy.stats.rankdata(np.asarray(values)[finite]) for values in (first, second)]
+    return float(np.corrcoef(*ranks)[0, 1]) if all(np.ptp(each) > 0 for each in ranks if len(each)) else np.nan

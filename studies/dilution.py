@@ -198,15 +198,15 @@ class Study:
         """Yields all cells: the first model of each family, then the others, so that a part of the work is balanced."""
         for seed in range(max(reader.seeds for reader in self.readers)):
             readers = [reader for reader in self.readers if seed < reader.seeds]
-            for reader in readers:
-                heads = partial(self.heads, reader, seed)
-                yield Unit(heads_name(reader, seed), ("family", "seed", "layer", "head", "write"), heads)
             for place in range(max(len(reader.lengths) for reader in readers)):
                 for reader in (each for each in readers if place < len(each.lengths)):
+                    name = heads_name(reader, seed)
+                    if place == 0:
+                        heads = partial(self.heads, reader, seed)
+                        yield Unit(name, ("family", "seed", "layer", "head", "write"), heads)
                     length = reader.lengths[-1 - place]  # the longest, which have most misses, first
                     rows = partial(self.cell, reader, seed, length)
-                    name = slug(f"cells {reader.family} {seed} {length}")
-                    yield Unit(name, COLUMNS, rows, heads_name(reader, seed))
+                    yield Unit(slug(f"cells {reader.family} {seed} {length}"), COLUMNS, rows, name)
 
     def heads(self, reader: Reader, seed: int) -> Rows:
         """Yields what each head writes of the answer, the mean over questions in short texts that are not tested."""
@@ -258,9 +258,9 @@ def study(arguments: Arguments) -> None:
     if before | made != before:
         raise Refusal(f"{arguments.output} has cells of other texts or --quick: choose another --output")
     write_json(known, versions() | made)
-    readers = list(fact_readers(arguments)) if arguments.texts else []
+    readers = [head_reader(arguments, path.name) for path in CHECKPOINTS]
+    readers += list(fact_readers(arguments)) if arguments.texts else []
     readers += [trained_reader(arguments, name) for name in TASKS[: 1 if arguments.quick else None]]
-    readers += [head_reader(arguments, path.name) for path in CHECKPOINTS]
     return compute(list(Study(arguments.output, readers).units()), arguments.output)
 
 

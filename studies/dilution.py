@@ -23,7 +23,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 
 from softmax_jax.experiment.commands.parse import each_once, parse
 from softmax_jax.experiment.commands.process import one_line_errors
@@ -32,7 +32,7 @@ from softmax_jax.experiment.language_models.loading import load
 from softmax_jax.experiment.language_models.needles import NAMES, WORDS
 from softmax_jax.experiment.measures.units import Unit, compute, read, slug
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.experiment.tasks.retrieval import Retrieval
+from softmax_jax.experiment.tasks.retrieval import MultiQuery, Retrieval
 from softmax_jax.experiment.training.config import Config, changed
 from softmax_jax.experiment.training.progress import plain_console
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
@@ -125,10 +125,11 @@ def keys_of(length: int, index: int, tested: bool) -> Any:
 
 def trained_reader(arguments: Arguments, name: str) -> Reader:
     """Returns small transformers that are trained on one retrieval task, under softmax."""
-    steps, seeds = (200, 1) if arguments.quick else (2_000, 3)
+    steps, seeds = (200, 1) if arguments.quick else (1_500, 3)
     config = changed(load_preset(name), length=TRAINED_AT, queries=QUERIES, steps=steps, seeds=seeds, chunk=100)
     task = config.task
     assert isinstance(task, Retrieval)
+    sizes = {field: getattr(task, field) for field in ("queries", "classes", "hidden", "heads", "layers")}
 
     def models() -> list[Any]:
         state = train(config, arguments.output / "runs" / name, plain_console())
@@ -143,7 +144,7 @@ def trained_reader(arguments: Arguments, name: str) -> Reader:
         seeds=seeds,
         texts=2 if arguments.quick else 8,
         draw=lambda *place: draw_sequence(task, place[0], keys_of(*place)),
-        ask=partial(ask_transformer, task=task),
+        ask=partial(ask_transformer, task=MultiQuery(**sizes)),  # one program for all tasks
     )
 
 
@@ -161,7 +162,7 @@ def head_reader(arguments: Arguments, name: str) -> Reader:
         seeds=1 if arguments.quick else 5,
         texts=2 if arguments.quick else 8,
         draw=lambda *place: draw_sets(task, place[0], keys_of(*place)),
-        ask=partial(ask_head, task=task),
+        ask=partial(ask_head, task=MaxRetrieval(width=task.width, matmul=task.matmul, rounded=task.rounded)),
     )
 
 
@@ -175,7 +176,7 @@ def largest_heads(write: Each, heads: int) -> Each:
     return (write.ravel().argsort().argsort() >= write.size - heads).reshape(write.shape).astype(np.float32)
 
 
-def heads_mean(values: Float[np.ndarray, "questions layers heads"], shares: Each) -> Float[np.ndarray, " questions"]:
+def heads_mean(values: Shaped[np.ndarray, "questions layers heads"], shares: Each) -> Float[np.ndarray, " questions"]:
     """Returns the mean over the heads, weighted by what they write."""
     return (values * shares).sum((1, 2)) / shares.sum()
 
@@ -230,9 +231,10 @@ class Study:
         law = jax.tree.map(lambda array: array[-1:], stacked)  # in all heads, and so in all rows
         for index in range(reader.texts):
             text = reader.draw(length, index, True)
-            asked = jax.device_get(reader.ask(model, text, plain, stacked))
-            by_law = np.asarray(reader.ask(model, text, everywhere, law).right[0])
-            right, helped = asked.right[0], np.concatenate([asked.right[1:-1], by_law[None]])
+            asked = jax.tree.map(np.array, reader.ask(model, text, plain, stacked))
+            right, helped = asked.right[0], asked.right[1:]
+            if reader.shape[0] > 1:  # in one layer no rows count but those that ask
+                helped[-1] = reader.ask(model, text, everywhere, law).right[0]
             for (count, mask), each in zip(masks.items(), helped.reshape(len(masks), len(HELPS), -1)):
                 shares = mask * np.maximum(write, 0)
                 classes = [(chosen & ~right).sum() for chosen in classes_of(asked, shares).values()]

@@ -91,6 +91,13 @@ def change(help_name: str, mask: Each, reference: int) -> Change:
     return Change(numbers, oracle, jnp.float32(other))
 
 
+def written(
+    direction: Float[Array, " width"], out: Float[Array, "heads size width"], value: Float[Array, "heads size"]
+) -> Float[Array, " heads"]:
+    """Returns u · W_O v for each head: how far it moves the logit of the answer for each unit of weight."""
+    return jnp.einsum("w,hsw,hs->h", direction, out, value, precision="highest")
+
+
 class Facts(NamedTuple):
     """Texts with facts, without a question at their end."""
 
@@ -143,6 +150,7 @@ def ask_decoder(parameters: Parameters, facts: Facts, numbers: HeadNumbers, chan
     unembed = parameters.get("scores", parameters["embed"])[facts.candidates] * parameters["norm"][None]
     layers = len(parameters["layers"]["out"])
     out = parameters["layers"]["out"].reshape(layers, -1, sizes.heads, text.value.shape[-1])
+    out = jnp.moveaxis(out, 1, -1)
 
     def ask(fact: tuple[Array, ...]) -> tuple[Array, ...]:
         question, place, other, answer = fact
@@ -164,8 +172,8 @@ def ask_decoder(parameters: Parameters, facts: Facts, numbers: HeadNumbers, chan
         weight = rows.also[..., place]
         value = jnp.repeat(past.value[:, place], sizes.heads // sizes.key_heads, 1)
         direction = unembed[answer] - unembed.mean(0)
-        write = weight * jnp.einsum("w,lwhs,lhs->lh", direction, out, value, precision="highest")
-        return jax.vmap(answer_under)(changes), rows.largest[..., 0], weight, write
+        write = jax.vmap(written, (None, 0, 0))(direction, out, value)
+        return jax.vmap(answer_under)(changes), rows.largest[..., 0], weight, weight * write
 
     given = facts.questions, facts.places, jnp.roll(facts.places, 1), facts.answers
     right, *heads = jax.lax.map(ask, given)
@@ -215,8 +223,8 @@ def ask_transformer(parameters: Any, items: Items, numbers: HeadNumbers, changes
             x = x + block.perceptron_out(nnx.gelu(block.perceptron_in(block.perceptron_norm(x))))
             weight = jnp.take_along_axis(asking, place, 2)[..., 0].T
             out = block.attention_out.kernel[...].reshape(task.heads, size, -1)
-            written = jnp.einsum("wq,hsw,qhs->qh", direction, out, by_head[items.places, 2], precision="highest")
-            heads.append((asking.max(-1).T, weight, weight * written))
+            write = jax.vmap(written, (1, None, 0))(direction, out, by_head[items.places, 2])
+            heads.append((asking.max(-1).T, weight, weight * write))
         right = model.classify(model.norm(x))[-queries:].argmax(-1) == items.answers
         return right, *(jnp.stack(each, 1) for each in zip(*heads))
 

@@ -157,7 +157,7 @@ def head_reader(arguments: Arguments, name: str) -> Reader:
         family=name,
         shape=(1, 1),
         reference=task.longest,
-        lengths=(16, 64) if arguments.quick else (16, 64, 256, 1024, 4096),
+        lengths=(16, 64) if arguments.quick else (16, 64, 256, 1024, 4096, 16384),
         models=lambda: by_seed(config, parameters),
         seeds=1 if arguments.quick else 5,
         texts=2 if arguments.quick else 8,
@@ -260,10 +260,13 @@ def study(arguments: Arguments) -> None:
     if before | made != before:
         raise Refusal(f"{arguments.output} has cells of other texts or --quick: choose another --output")
     write_json(known, versions() | made)
-    readers = [head_reader(arguments, path.name) for path in CHECKPOINTS]
-    readers += list(fact_readers(arguments)) if arguments.texts else []
+    heads = [head_reader(arguments, path.name) for path in CHECKPOINTS]
+    readers = list(fact_readers(arguments)) if arguments.texts else []
     readers += [trained_reader(arguments, name) for name in TASKS[: 1 if arguments.quick else None]]
-    return compute(list(Study(arguments.output, readers).units()), arguments.output)
+    units = [
+        unit for each in (heads, readers) for unit in Study(arguments.output, each).units()
+    ]  # the quick ones first
+    return compute(units, arguments.output)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import altair as alt
 import numpy as np
 import polars as pl
 import scipy.stats
 from jaxtyping import Float
 
 from softmax_jax.experiment.measures.units import read
+from softmax_jax.experiment.report import charts, tables
 from softmax_jax.files import write_csv
 from softmax_jax.refusal import Refusal
 
@@ -25,6 +27,19 @@ ALL = 2**20
 DRAWS = 1000
 """Draws of the bootstrap."""
 CELL = ("family", "length")
+NAMES = {
+    "facts": "SmolLM2: facts",
+    "near copies": "SmolLM2: near copies",
+    "multi_query": "transformer: keys",
+    "transformer_max_retrieval": "transformer: largest",
+    "sort": "transformer: sort",
+    "paper": "one head, rounded",
+    "paper_float32": "one head, float32",
+    "frontier": "one head, frontier",
+    "near_ties": "one head, near ties",
+}
+COLOURS = ("#d55e00", "#c32d78", "#874bd2", "#2d96ff", "#007896", "#876900", "#2da51e", "#8a8a8a", "#507850")
+"""Of the families, in their order."""
 
 
 def collect(output: Path, directory: Path) -> None:
@@ -32,7 +47,7 @@ def collect(output: Path, directory: Path) -> None:
     for kind in ("cells", "heads"):
         if not (paths := sorted(output.glob(f"{kind}_*.csv"))):
             raise Refusal(f"{output} has no {kind} to put together: name the --output of a run")
-        frame = pl.concat(map(read, paths))
+        frame = pl.concat(map(read, paths)).sort("family", maintain_order=True)
         write_csv(directory / f"{kind}.csv", frame.columns, frame.rows())
 
 
@@ -122,3 +137,31 @@ def spearman(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.n
     finite = np.isfinite(first) & np.isfinite(second)
     ranks = [scipy.stats.rankdata(np.asarray(values)[finite]) for values in (first, second)]
     return float(np.corrcoef(*ranks)[0, 1]) if all(np.ptp(each) > 0 for each in ranks if len(each)) else np.nan
+
+
+def dilution_table(cells: pl.DataFrame) -> str:
+    """Returns why questions are answered wrong, and what each change of rows finds, net, where enough are wrong."""
+    rows, law = [], {row[:2]: row[2] for row in totals(cells, ALL).select(*CELL, "law_net").rows()}
+    for cell in totals(cells, CHOSEN).filter(pl.col("missed") >= 2 * LEAST).to_dicts():
+        shares = [f"{cell[f'{name}_share']:.0f}" for name in CLASSES]
+        nets = [f"{cell[f'{name}_net']:+.0f}" for name in ("rank", "other_rank", "sharp", "permuted")]
+        where = [NAMES[cell["family"]], f"{cell['length']:,}", f"{cell['missed']:,} of {cell['asked']:,}"]
+        rows.append([*where, *shares, *nets, f"{law[cell['family'], cell['length']]:+.0f}"])
+    header = ["asked", "length", "wrong", *CLASSES, "right rank", "another's", "doubled", "doubled by lot", "law"]
+    return tables.markdown_table(header, rows)
+
+
+def points_chart(frame: pl.DataFrame, *title: str) -> charts.Chart:
+    """Draws what the law finds by the share of misses by dilution: a point for each cell, joined from short to long."""
+    named = frame.sort(CELL).with_columns(name=pl.col("family").replace_strict(NAMES))
+    colours = {NAMES[family]: colour for family, colour in zip(NAMES, COLOURS) if family in set(frame["family"])}
+    x = alt.X("share:Q", title="misses by dilution alone (%)", scale=alt.Scale(domain=[0, 100]))
+    y = alt.Y("law:Q", title="found by the law, net (% of misses)")
+    options = {"orient": "bottom", "direction": "vertical", "columns": 2}
+    base = alt.Chart(charts.data(named)).encode(
+        x=x, y=y, color=charts.colour_by("name", colours, **options), opacity=alt.value(1.0)
+    )
+    points = base.mark_line(point=True, strokeWidth=1).encode(order="length:Q", tooltip=["name:N", "length:Q"])
+    labels = base.mark_text(align="left", dx=6, dy=-6).encode(text=alt.Text("length:Q", format=","))
+    zero = alt.Chart(alt.Data(values=[{"y": 0}])).mark_rule(color=charts.GREY).encode(y="y:Q")
+    return alt.layer(zero, points, labels).properties(width=300, height=260, title=charts.chart_title(*title))

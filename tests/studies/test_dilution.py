@@ -108,8 +108,8 @@ def test_the_decoder_scores_heads_by_what_they_write_and_rank_puts_the_answer_fi
     assert asked.right.shape == (2, 2)
     cache = hidden(parameters, SIZES, facts.tokens)[1]
     np.testing.assert_array_less(asked.weight, np.asarray(asked.largest) + 1e-6)
-    direction = parameters["embed"][facts.candidates] * parameters["norm"]
-    direction = direction[1] - direction.mean(0)
+    unembed = np.asarray(parameters["embed"])[facts.candidates] * np.asarray(parameters["norm"])
+    direction = unembed[1] - unembed.mean(0)
     for layer, head in np.ndindex(2, 4):  # four query heads share two key heads
         out = parameters["layers"]["out"][layer][:, 8 * head : 8 * head + 8]
         value = cache.value[layer, 10, head // 2]

@@ -101,13 +101,13 @@ def written(
 class Facts(NamedTuple):
     """Texts with facts, without a question at their end."""
 
-    tokens: Int[np.ndarray, "*texts length"]
-    questions: Int[np.ndarray, "*texts facts asked"]
-    places: Int[np.ndarray, "*texts facts"]
+    tokens: Int[Array, "*texts length"]
+    questions: Int[Array, "*texts facts asked"]
+    places: Int[Array, "*texts facts"]
     """The positions of the answers."""
-    answers: Int[np.ndarray, "*texts facts"]
+    answers: Int[Array, "*texts facts"]
     """Indices of the candidates."""
-    candidates: Int[np.ndarray, "*texts candidates"]
+    candidates: Int[Array, "*texts candidates"]
 
 
 def draw_facts(
@@ -137,7 +137,7 @@ def draw_facts(
     tokens = np.concatenate([first, *itertools.chain(*zip(told, parts))])
     places = depths + np.arange(FACTS) * told.shape[1] + asked
     arrays = tokens, told[:, :asked], places, answers, candidates
-    return Facts(*(np.asarray(array, np.int32) for array in arrays))
+    return Facts(*(jnp.asarray(array, jnp.int32) for array in arrays))
 
 
 @functools.partial(jax.jit, static_argnames=("sizes",))

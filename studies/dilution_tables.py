@@ -7,7 +7,7 @@ import altair as alt
 import numpy as np
 import polars as pl
 import scipy.stats
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from softmax_jax.experiment.measures.units import read
 from softmax_jax.experiment.report import charts, tables
@@ -57,14 +57,15 @@ def of_heads(cells: pl.DataFrame, heads: int) -> pl.DataFrame:
     return cells.filter(pl.col("heads") == pl.min_horizontal(pl.lit(heads), most))
 
 
-def totals(cells: pl.DataFrame, heads: int, *more: str) -> pl.DataFrame:
+def totals(cells: pl.DataFrame, heads: int) -> pl.DataFrame:
     """Returns counts over models and texts for each family and length, and the net gain of each change.
 
     The shares of causes and the net gains are in percent of the wrong answers; `first` and `weight` are means.
     """
     rows = of_heads(cells, heads)
     counts = [name for name in rows.columns[rows.columns.index("asked") :] if name not in ("first", "weight")]
-    sums = rows.group_by(*CELL, *more, maintain_order=True).agg(pl.sum(*counts), pl.mean("first", "weight"))
+    of_cell = pl.sum(*counts), pl.mean("first", "weight"), pl.first("heads")
+    sums = rows.group_by(*CELL, maintain_order=True).agg(*of_cell)
     gains = [name.removesuffix("_gained") for name in counts if name.endswith("_gained")]
     nets = {name: 100 * (pl.col(f"{name}_gained") - pl.col(f"{name}_lost")) / pl.col("missed") for name in gains}
     shares = {f"{name}_share": 100 * pl.col(name) / pl.col("missed") for name in CLASSES}
@@ -100,36 +101,50 @@ def predicted_share(frame: pl.DataFrame, column: str) -> float:
     return 1 - errors / spread
 
 
+def drawn_shares(rows: pl.DataFrame, numerator: str, models: Float[np.ndarray, "draws models"]) -> np.ndarray:
+    """Returns a count in percent of the misses of one family and length, in draws of its models and of their texts."""
+    random, sums = np.random.default_rng(0), np.zeros((len(models), 2))
+    for seed, weight in enumerate(models.T):
+        counts = rows.filter(seed=seed).select(numerator, "missed").to_numpy()
+        texts = random.multinomial(len(counts), np.full(len(counts), 1 / max(1, len(counts))), len(models))
+        sums += weight[:, None] * (texts @ counts)
+    return 100 * np.divide(sums[:, 0], sums[:, 1], out=np.full(len(models), np.nan), where=sums[:, 1] > 0)
+
+
+def draw_equal(count: int, draws: int) -> Int[np.ndarray, "draws count"]:
+    """Returns how often each of so many is drawn, with replacement."""
+    return np.random.default_rng(count).multinomial(count, np.full(count, 1 / count), draws)
+
+
+def with_gain(cells: pl.DataFrame, heads: int) -> pl.DataFrame:
+    """Returns the rows of the heads that split misses, with the law's net gain in other heads in the column `gain`."""
+    gain = (pl.col("law_gained") - pl.col("law_lost")).alias("gain")
+    place = (*CELL, "seed", "text")
+    return of_heads(cells, CHOSEN).join(of_heads(cells, heads).select(*place, gain), place)
+
+
 def correlations(cells: pl.DataFrame, heads: int, draws: int = DRAWS) -> Float[np.ndarray, " draws"]:
     """Returns Spearman's correlation of share and gain in draws of families, of their models, and of texts of each."""
-    random, kept = np.random.default_rng(0), points(cells, heads).select(CELL)
-    rows = of_heads(cells, CHOSEN).join(
-        of_heads(cells, heads).select(
-            *CELL, "seed", "text", gain=pl.col("law_gained").cast(pl.Int64) - pl.col("law_lost").cast(pl.Int64)
-        ),
-        [*CELL, "seed", "text"],
-    )
+    kept, shares, gains, repeats = points(cells, heads).select(CELL), [], [], []
+    rows, even = with_gain(cells, heads), pl.col("text") % 2 == 0
     families = kept["family"].unique(maintain_order=True).to_list()
-    drawn = random.multinomial(len(families), np.full(len(families), 1 / len(families)), draws)
-    shares, gains, repeats = [], [], []
-    for family, copies in zip(families, drawn.T):
-        own = rows.filter(family=family)
-        seeds = own["seed"].unique().to_list()
-        weights = random.multinomial(len(seeds), np.full(len(seeds), 1 / len(seeds)), draws)
+    for family, copies in zip(families, draw_equal(len(families), draws).T):
+        models = draw_equal(rows.filter(family=family)["seed"].n_unique(), draws)
         for length in kept.filter(family=family)["length"]:
-            sums = np.zeros((draws, 4))
-            for seed, weight in zip(seeds, weights.T):
-                part = own.filter(seed=seed, length=length)
-                for half, names in enumerate((("dilution", "missed"), ("gain", "missed"))):
-                    values = part.filter(pl.col("text") % 2 == half).select(names).to_numpy()
-                    texts = random.multinomial(len(values), np.full(len(values), 1 / len(values)), draws)
-                    sums[:, 2 * half : 2 * half + 2] += weight[:, None] * (texts @ values)
-            with np.errstate(invalid="ignore", divide="ignore"):
-                shares.append(sums[:, 0] / sums[:, 1])
-                gains.append(sums[:, 2] / sums[:, 3])
+            cell = rows.filter(family=family, length=length)
+            shares.append(drawn_shares(cell.filter(even), "dilution", models))
+            gains.append(drawn_shares(cell.filter(~even), "gain", models))
             repeats.append(copies)
     each = zip(np.array(shares).T, np.array(gains).T, np.array(repeats).T)
     return np.array([spearman(np.repeat(share, copies), np.repeat(gain, copies)) for share, gain, copies in each])
+
+
+def law_interval(cells: pl.DataFrame, family: str, length: int) -> tuple[float, float]:
+    """Returns the 95 % interval of the law's net gain in all heads, of a bootstrap over models and their texts."""
+    rows = with_gain(cells, ALL).filter(family=family, length=length)
+    drawn = drawn_shares(rows, "gain", draw_equal(rows["seed"].n_unique(), DRAWS))
+    low, high = np.nanquantile(drawn, (0.025, 0.975)).tolist()
+    return low, high
 
 
 def spearman(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> float:
@@ -145,8 +160,11 @@ def dilution_table(cells: pl.DataFrame) -> str:
     for cell in totals(cells, CHOSEN).filter(pl.col("missed") >= 2 * LEAST).to_dicts():
         shares = [f"{cell[f'{name}_share']:.0f}" for name in CLASSES]
         nets = [f"{cell[f'{name}_net']:+.0f}" for name in ("rank", "other_rank", "sharp", "permuted")]
+        nets[-1:] = nets[-1:] if cell["heads"] == CHOSEN else ["–"]  # by lot, one head of one is the same
         where = [NAMES[cell["family"]], f"{cell['length']:,}", f"{cell['missed']:,} of {cell['asked']:,}"]
-        rows.append([*where, *shares, *nets, f"{law[cell['family'], cell['length']]:+.0f}"])
+        place = cell["family"], cell["length"]
+        low, high = law_interval(cells, *place)
+        rows.append([*where, *shares, *nets, f"{law[place]:+.0f} ({low:+.0f} to {high:+.0f})"])
     header = ["asked", "length", "wrong", *CLASSES, "right rank", "another's", "doubled", "doubled by lot", "law"]
     return tables.markdown_table(header, rows)
 

@@ -47,7 +47,7 @@ def collect(output: Path, directory: Path) -> None:
     for kind in ("cells", "heads"):
         if not (paths := sorted(output.glob(f"{kind}_*.csv"))):
             raise Refusal(f"{output} has no {kind} to put together: name the --output of a run")
-        frame = pl.concat(map(read, paths)).sort("family", maintain_order=True)
+        frame = pl.concat(map(read, paths), how="vertical_relaxed").sort("family", maintain_order=True)
         write_csv(directory / f"{kind}.csv", frame.columns, frame.rows())
 
 
@@ -101,7 +101,7 @@ def predicted_share(frame: pl.DataFrame, column: str) -> float:
     return 1 - errors / spread
 
 
-def drawn_shares(rows: pl.DataFrame, numerator: str, models: Float[np.ndarray, "draws models"]) -> np.ndarray:
+def drawn_shares(rows: pl.DataFrame, numerator: str, models: Int[np.ndarray, "draws models"]) -> np.ndarray:
     """Returns a count in percent of the misses of one family and length, in draws of its models and of their texts."""
     random, sums = np.random.default_rng(0), np.zeros((len(models), 2))
     for seed, weight in enumerate(models.T):

@@ -38,7 +38,7 @@ NAMES = {
     "frontier": "one head, frontier",
     "near_ties": "one head, near ties",
 }
-COLOURS = ("#d55e00", "#c32d78", "#874bd2", "#2d96ff", "#007896", "#876900", "#2da51e", "#8a8a8a", "#507850")
+COLOURS = ("#d55e00", "#c32d78", "#874bd2", "#2d96ff", "#007896", "#876900", "#2da51e", "#ff5a69", "#dc7800")
 """Of the families, in their order."""
 
 
@@ -101,19 +101,21 @@ def predicted_share(frame: pl.DataFrame, column: str) -> float:
     return 1 - errors / spread
 
 
-def drawn_shares(rows: pl.DataFrame, numerator: str, models: Int[np.ndarray, "draws models"]) -> np.ndarray:
+def drawn_shares(
+    random: np.random.Generator, rows: pl.DataFrame, numerator: str, models: Int[np.ndarray, "draws models"]
+) -> Float[np.ndarray, " draws"]:
     """Returns a count in percent of the misses of one family and length, in draws of its models and of their texts."""
-    random, sums = np.random.default_rng(0), np.zeros((len(models), 2))
+    sums = np.zeros((len(models), 2))
     for seed, weight in enumerate(models.T):
         counts = rows.filter(seed=seed).select(numerator, "missed").to_numpy()
-        texts = random.multinomial(len(counts), np.full(len(counts), 1 / max(1, len(counts))), len(models))
+        texts = draw_equal(random, len(counts), len(models))
         sums += weight[:, None] * (texts @ counts)
     return 100 * np.divide(sums[:, 0], sums[:, 1], out=np.full(len(models), np.nan), where=sums[:, 1] > 0)
 
 
-def draw_equal(count: int, draws: int) -> Int[np.ndarray, "draws count"]:
+def draw_equal(random: np.random.Generator, count: int, draws: int) -> Int[np.ndarray, "draws count"]:
     """Returns how often each of so many is drawn, with replacement."""
-    return np.random.default_rng(count).multinomial(count, np.full(count, 1 / count), draws)
+    return random.multinomial(count, np.full(count, 1 / max(1, count)), draws)
 
 
 def with_gain(cells: pl.DataFrame, heads: int) -> pl.DataFrame:
@@ -125,15 +127,15 @@ def with_gain(cells: pl.DataFrame, heads: int) -> pl.DataFrame:
 
 def correlations(cells: pl.DataFrame, heads: int, draws: int = DRAWS) -> Float[np.ndarray, " draws"]:
     """Returns Spearman's correlation of share and gain in draws of families, of their models, and of texts of each."""
-    kept, shares, gains, repeats = points(cells, heads).select(CELL), [], [], []
+    random, kept, shares, gains, repeats = np.random.default_rng(0), points(cells, heads).select(CELL), [], [], []
     rows, even = with_gain(cells, heads), pl.col("text") % 2 == 0
     families = kept["family"].unique(maintain_order=True).to_list()
-    for family, copies in zip(families, draw_equal(len(families), draws).T):
-        models = draw_equal(rows.filter(family=family)["seed"].n_unique(), draws)
+    for family, copies in zip(families, draw_equal(random, len(families), draws).T):
+        models = draw_equal(random, rows.filter(family=family)["seed"].n_unique(), draws)
         for length in kept.filter(family=family)["length"]:
             cell = rows.filter(family=family, length=length)
-            shares.append(drawn_shares(cell.filter(even), "dilution", models))
-            gains.append(drawn_shares(cell.filter(~even), "gain", models))
+            shares.append(drawn_shares(random, cell.filter(even), "dilution", models))
+            gains.append(drawn_shares(random, cell.filter(~even), "gain", models))
             repeats.append(copies)
     each = zip(np.array(shares).T, np.array(gains).T, np.array(repeats).T)
     return np.array([spearman(np.repeat(share, copies), np.repeat(gain, copies)) for share, gain, copies in each])
@@ -142,7 +144,8 @@ def correlations(cells: pl.DataFrame, heads: int, draws: int = DRAWS) -> Float[n
 def law_interval(cells: pl.DataFrame, family: str, length: int) -> tuple[float, float]:
     """Returns the 95 % interval of the law's net gain in all heads, of a bootstrap over models and their texts."""
     rows = with_gain(cells, ALL).filter(family=family, length=length)
-    drawn = drawn_shares(rows, "gain", draw_equal(rows["seed"].n_unique(), DRAWS))
+    random = np.random.default_rng(0)
+    drawn = drawn_shares(random, rows, "gain", draw_equal(random, rows["seed"].n_unique(), DRAWS))
     low, high = np.nanquantile(drawn, (0.025, 0.975)).tolist()
     return low, high
 

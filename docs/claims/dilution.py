@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from docs.claims import DATA, predicted, read, verdict
-from studies.dilution_tables import ALL, CHOSEN, correlations, points, predicted_share, totals
+from studies.dilution_tables import ALL, CHOSEN, correlations, points, predicted_share, spearman, totals
 
 PAGE = "docs/sharpness.md"
 SETTINGS = {
@@ -177,3 +177,21 @@ def heads_of_max_retrieval() -> Iterator[Line]:
     yield PAGE, f"The right rank finds at most {max(ranks):.0f} % of the misses in float32"
     assert set(cells.filter(family="paper")["seed"]) == set(range(5))
     yield PAGE, f"five models and {flat['asked'] // 5} sets each"
+
+
+def split_and_law() -> Iterator[Line]:
+    cells = _cells()
+    assert cells is not None
+    frame = points(cells, ALL)
+    low, high = np.nanquantile(correlations(cells, ALL), (0.025, 0.975))
+    correlation = spearman(frame["share"].to_numpy(), frame["law"].to_numpy())
+    by_share, by_wrong = (predicted_share(frame, column) for column in ("share", "wrong"))
+    count, families = len(frame), frame["family"].n_unique()
+    yield (
+        PAGE,
+        f"In the {count} cells of these {families} models Spearman's ρ is {correlation:.2f} ({low:.2f} to {high:.2f})",
+    )
+    yield (
+        PAGE,
+        f"R² of {by_share:.2f} in models that were left out, a line in the share of wrong answers {by_wrong:.2f}",
+    )

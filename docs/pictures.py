@@ -40,6 +40,7 @@ from studies import (
     trained_or_swapped,
 )
 from studies.clrs_text import page as clrs_text
+from studies.dilution_tables import ALL, points, points_chart
 
 DOCS = Path(__file__).parent
 SWAPS = ("softmax", "adaptive", "ssmax", "adaptive_refit_train", "hardmax")
@@ -208,6 +209,16 @@ def front_theta() -> Any:
     return front_tables.theta_chart(theta, title, "log θ of each head of SmolLM2-135M at a budget of 1 %")
 
 
+def dilution() -> charts.Chart:
+    """What a law of β finds by the share of misses by dilution, of each task, model and length."""
+    title = "Where misses are dilution, a law of β finds more of them"
+    subtitles = (
+        "a point a length; the split is of half the sets, the gain of the others;",
+        "law: SSMax, β = 1 at the training length",
+    )
+    return points_chart(points(table("dilution/cells"), ALL), title, *subtitles)
+
+
 PICTURES: Mapping[str, Callable[[], Any]] = {
     "replication": lambda: precision.published_chart(table("precision_study/accuracy")),
     "reach": reach,
@@ -222,6 +233,7 @@ PICTURES: Mapping[str, Callable[[], Any]] = {
     "clrs_text": lambda: clrs_text.gains_chart(table("clrs_text/answers")),
     "trained_or_swapped": lambda: trained_or_swapped.chart(table("trained_or_swapped/accuracy")),
     "pretrained": pretrained,
+    "dilution": dilution,
     "front": front,
     "front_theta": front_theta,
     "frontier_losses": lambda: ablation.losses_chart(table("frontier/losses").filter(pl.col("recipe").is_in(RECIPES))),

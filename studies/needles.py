@@ -29,8 +29,10 @@ class Oracle(NamedTuple):
     last: Float[Array, "*layers heads"]
 
 
-def weigh_with_oracle(logits: Logits, visible: Visible, given: tuple[HeadNumbers, Oracle, Int[Array, ""]]) -> Logits:
-    """Weighs the rows of a question with the numbers of each head and the changes of the oracle."""
+def weigh_with_oracle(
+    logits: Logits, visible: Visible, given: tuple[HeadNumbers, Oracle, Int[Array, ""] | Int[Array, "1 queries 1"]]
+) -> Logits:
+    """Weighs the rows of a question, or of several, with the numbers of each head and the changes of the oracle."""
     numbers, oracle, place = given
     z = jnp.where(visible[None], scaled(logits, visible, numbers), -jnp.inf)
     at = jnp.arange(z.shape[-1], dtype=jnp.int32)[None, None]

@@ -1,0 +1,197 @@
+"""Claims of rank and dilution: the page on language models, and its predictions."""
+
+import functools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+
+from docs.claims import DATA, predicted, read, verdict
+from studies.dilution_tables import ALL, CHOSEN, correlations, points, predicted_share, spearman, totals
+
+PAGE = "docs/sharpness.md"
+SETTINGS = {
+    PAGE: ("its share falls from 91 to 1 %", "raise accuracy from 0.2 to 16.5 %", "the 95 % interval of a bootstrap")
+}
+FAMILIES = 5
+"""Tasks and models that a statement over them needs."""
+Line = tuple[str, str]
+FACTS, NEAR, KEYS = "facts", "near copies", "multi_query"
+SHARP_MODELS = ("frontier", "near_ties")
+
+
+@functools.cache
+def _cells() -> pl.DataFrame | None:
+    """Returns what was measured; None before the run."""
+    return read("dilution/cells.csv") if (DATA / "dilution" / "cells.csv").exists() else None
+
+
+def _value(family: str, length: int, column: str, heads: int = CHOSEN) -> float:
+    """Returns a column of the totals of a cell; NaN where it was not measured."""
+    if (cells := _cells()) is None:
+        return math.nan
+    rows = totals(cells, heads).filter(family=family, length=length)
+    return float(rows[column].item()) if len(rows) else math.nan
+
+
+def _judged(*parts: tuple[float, bool], form: str = "{:+.0f}") -> tuple[str, str]:
+    """Returns the verdict on some numbers, each with whether it is as predicted, and the numbers."""
+    values = [value for value, _ in parts]
+    if not np.isfinite(values).all():
+        return "not measured", ""
+    return verdict(*(holds for _, holds in parts)), form.format(*values)
+
+
+def _points(heads: int) -> pl.DataFrame | None:
+    """Returns the share by dilution and the law's gain of each cell; None while too few families are there."""
+    cells = _cells()
+    frame = None if cells is None else points(cells, heads)
+    return frame if frame is not None and frame["family"].n_unique() >= FAMILIES else None
+
+
+def _claimed(heads: int) -> tuple[float, float, float]:
+    """Returns Spearman's correlation of the share by dilution and the law's gain, with its interval; NaN before."""
+    if (frame := _points(heads)) is None:
+        return math.nan, math.nan, math.nan
+    cells = _cells()
+    assert cells is not None
+    low, high = np.nanquantile(correlations(cells, heads), (0.025, 0.975))
+    return float(frame.select(pl.corr("share", "law", method="spearman")).item()), float(low), float(high)
+
+
+def _lines(*columns: str) -> list[float]:
+    """Returns how much a line in each column predicts in other families; NaN before the run."""
+    frame = _points(ALL)
+    return [math.nan if frame is None else predicted_share(frame, column) for column in columns]
+
+
+def predictions() -> Iterator[Line]:
+    outranked = {
+        family: _value(family, 1024, "rank_share") + _value(family, 1024, "both_share") for family in (FACTS, NEAR)
+    }
+    diluted = [_value(family, 1024, "dilution_share") for family in (FACTS, NEAR)]
+    first = 100 * _value(KEYS, 1024, "first")
+    fall = _value(KEYS, 16, "weight") / _value(KEYS, 1024, "weight")
+    sharp = [_value(family, 4096, "dilution_share") for family in SHARP_MODELS]
+    flat = _value("paper_float32", 4096, "dilution_share")
+    missed = [_value(family, 4096, "missed") for family in (*SHARP_MODELS, "paper_float32")]
+    of_misses = "{{:.0f}} % of {:.0f} and {{:.0f}} % of {:.0f}; {{:.0f}} % of {:.0f}".format(*missed)
+    rank, other, twice, permuted = (
+        _value(FACTS, 1024, f"{name}_net") for name in ("rank", "other_rank", "sharp", "permuted")
+    )
+    laws = [_value(family, 1024, "law_net", ALL) for family in (FACTS, NEAR, KEYS)]
+    (everywhere, low, _), (there, *_) = _claimed(ALL), _claimed(CHOSEN)
+    by_share, by_wrong = _lines("share", "wrong")
+    rows = [
+        (
+            "SmolLM2 at 1,024 tokens: dilution alone has at most 15 % of the misses, of facts and of near copies",
+            _judged(*((share, share <= 15) for share in diluted), form="{:.0f} and {:.0f} %"),
+        ),
+        (
+            "More of them are outranked, with dilution or without, among near copies than of facts apart, and at least "
+            "60 % in both",
+            _judged(
+                (outranked[FACTS], outranked[FACTS] >= 60),
+                (outranked[NEAR], outranked[NEAR] >= max(60, outranked[FACTS])),
+                form="{:.0f} of facts and {:.0f} % of near copies",
+            ),
+        ),
+        (
+            "Keys that a small transformer learned among 16: among 1,024 the right one comes first in at least 50 % of "
+            "rows, and its weight has fallen at least 4-fold",
+            _judged((first, first >= 50), (fall, fall >= 4), form="{:.0f} %; {:.1f}-fold"),
+        ),
+        (
+            "Max retrieval at 4,096 items: dilution has at least 60 % of the misses of `frontier` and `near_ties`, and "
+            "less than 50 % of those of `paper_float32`",
+            _judged(
+                *((share, share >= 60) for share in sharp),
+                (flat, flat < 50),
+                form=of_misses,
+            ),
+        ),
+        (
+            "SmolLM2, facts in 1,024 tokens, five heads: the right rank finds at least 40 % of the misses, net, and "
+            "another item's rank none",
+            _judged((rank, rank >= 40), (other, other <= 0)),
+        ),
+        (
+            "Doubled logits there find at most 15 %, net, and doubled in heads drawn by lot at most 5",
+            _judged((twice, twice <= 15), (permuted, permuted <= 5)),
+        ),
+        (
+            "The law in all heads finds nothing, net, in SmolLM2 at 1,024 tokens, and more than nothing among 1,024 "
+            "keys",
+            _judged(*((law, law <= 0) for law in laws[:2]), (laws[2], laws[2] > 0), form="{:+.0f}, {:+.0f}; {:+.0f} %"),
+        ),
+        (
+            "Over tasks, models and lengths the share of dilution goes with what the law finds, net: Spearman's ρ of "
+            "at least 0.5, its interval above 0",
+            _judged((everywhere, everywhere >= 0.5), (low, low > 0), form="{:.2f}, from {:.2f}"),
+        ),
+        (
+            "In families that were left out a line in that share predicts the law's gain better than their mean, and "
+            "better than a line in the share of wrong answers does",
+            _judged((by_share, by_share > 0), (by_wrong, by_share > by_wrong), form="R² {:.2f} and {:.2f}"),
+        ),
+        (
+            "With the law in five heads alone ρ is larger than in all",
+            _judged((there, there > everywhere), form="{:.2f}"),
+        ),
+    ]
+    yield from predicted((prediction, *judged) for prediction, judged in rows)
+
+
+def heads_of_max_retrieval() -> Iterator[Line]:
+    cells = _cells()
+    assert cells is not None
+    cell = {tuple(row[name] for name in ("family", "length")): row for row in totals(cells, CHOSEN).to_dicts()}
+    flat, rounded = (cell[family, 1024] for family in ("paper_float32", "paper"))
+    yield (
+        PAGE,
+        f"Where misses are dilution, a law of β helps: it finds {flat['law_net']:.0f} % of one head's and "
+        f"{rounded['law_net']:.0f} % of another's",
+    )
+    yield (
+        PAGE,
+        f"At 1,024 items both are wrong in as many sets ({flat['missed']} and {rounded['missed']} of {flat['asked']})",
+    )
+    yield (
+        PAGE,
+        f"in float32 {flat['dilution_share']:.0f} % of the misses are dilution, and the law finds "
+        f"{flat['law_net']:.0f} % of them, net",
+    )
+    outranked = rounded["rank_share"] + rounded["both_share"]
+    yield (
+        PAGE,
+        f"with rounded products {outranked:.0f} % are outranked, and it finds {rounded['law_net']:.0f} %",
+    )
+    short, long = (cell["paper_float32", length] for length in (16, 4096))
+    yield (
+        PAGE,
+        f"from 16 to 4,096 items the weight of the right one falls from {100 * short['weight']:.0f} to "
+        f"{100 * long['weight']:.0f} %, and it still comes first in {100 * long['first']:.0f} % of the sets",
+    )
+    ranks = [row["rank_net"] for (family, length), row in cell.items() if family == "paper_float32" and length > 64]
+    yield PAGE, f"The right rank finds at most {max(ranks):.0f} % of the misses in float32"
+    assert set(cells.filter(family="paper")["seed"]) == set(range(5))
+    yield PAGE, f"five models and {flat['asked'] // 5} sets each"
+
+
+def split_and_law() -> Iterator[Line]:
+    cells = _cells()
+    assert cells is not None
+    frame = points(cells, ALL)
+    low, high = np.nanquantile(correlations(cells, ALL), (0.025, 0.975))
+    correlation = spearman(frame["share"].to_numpy(), frame["law"].to_numpy())
+    by_share, by_wrong = (predicted_share(frame, column) for column in ("share", "wrong"))
+    count, families = len(frame), frame["family"].n_unique()
+    yield (
+        PAGE,
+        f"In the {count} cells of these {families} models Spearman's ρ is {correlation:.2f} ({low:.2f} to {high:.2f})",
+    )
+    yield (
+        PAGE,
+        f"R² of {by_share:.2f} in models that were left out, a line in the share of wrong answers {by_wrong:.2f}",
+    )

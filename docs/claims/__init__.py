@@ -12,6 +12,9 @@ from types import FunctionType, ModuleType
 import numpy as np
 import polars as pl
 
+from softmax_jax.experiment.board.order import Order, frame_of_cells, order_methods
+from softmax_jax.experiment.board.protocol import PROTOCOL
+from softmax_jax.experiment.commands.rank import SHIPPED_BOARD, read_board
 from softmax_jax.experiment.measures.significance import corrected, half_width, paired_p_value
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +26,12 @@ def read(file: str, **values: object) -> pl.DataFrame:
     """Returns a table under docs/data, with only the rows whose columns have these values."""
     frame = pl.read_csv(DATA / file)
     return frame.filter(**values) if values else frame
+
+
+def board_order() -> Order:
+    """Returns the order of the board that ships."""
+    floors = {job.name: job.task.floor for job in PROTOCOL.jobs}
+    return order_methods(frame_of_cells(read_board(SHIPPED_BOARD, PROTOCOL)), floors)
 
 
 def claims_of(module: ModuleType) -> dict[str, Callable[[], Iterator[tuple[str, str]]]]:

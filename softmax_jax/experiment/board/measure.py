@@ -19,10 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 from softmax_jax.experiment.board.protocol import COLUMNS, Job, Protocol
-from softmax_jax.experiment.measures.over_sets import on_every_set, set_by_set
 from softmax_jax.experiment.measures.sets import Draw, key_of, set_keys
 from softmax_jax.experiment.measures.table import BASELINE
 from softmax_jax.experiment.measures.units import slug
@@ -34,8 +33,11 @@ from softmax_jax.files import read_bytes, read_json, read_text, versions, write_
 from softmax_jax.normalizers.registry import imported_for
 from softmax_jax.refusal import Refusal
 
-POSITIONS_AT_ONCE = 2**20
-"""The most pairs of a query and an item that are tested at once, by their memory."""
+QUICK_TO_COMPILE = {"xla_backend_optimization_level": 1}
+"""Options of XLA for programs that take longer to compile than to run: at 2, the default, compiling takes twice as long
+and the program is no faster."""
+POSITIONS_AT_ONCE = 2**14
+"""The most positions that are tested at once, so that they stay in the cache."""
 
 
 def scores_of(run: Run, parameters: Parameters, batch: Any) -> Float[Array, "sets *queries classes"]:
@@ -63,12 +65,11 @@ def build(protocol: Protocol, job: Job, method: str) -> Run:
     return dataclasses.replace(run, optimizer=optimizer)
 
 
-@functools.partial(jax.jit, static_argnames="run", compiler_options={"xla_backend_optimization_level": 1})
+@functools.partial(jax.jit, static_argnames="run", compiler_options=QUICK_TO_COMPILE)
 def train_models(run: Run, parameters: Parameters, rates: Array, moved: Parameters, first_step: Array) -> Parameters:
     """Trains every seed at every rate; returns parameters with leading axes (rates, seeds).
 
     `moved` is True for the leaves that train and False for the others. The batches are those from `first_step` on.
-    LLVM optimizes little, as compiling takes longer than training.
     """
 
     def loss(parameters: Parameters, batch: Any, _: Any) -> tuple[Array, Array]:
@@ -88,22 +89,29 @@ def train_models(run: Run, parameters: Parameters, rates: Array, moved: Paramete
     return jax.vmap(jax.vmap(model, (None, 0, 0)), (0, None, None))(rates, parameters, seeds)
 
 
-@dataclasses.dataclass(frozen=True)
-class Reader:
-    """The function from a model and a drawn set to its accuracy and loss; equal ones share a program."""
+@functools.partial(jax.jit, static_argnames=("run", "room", "at_once"), compiler_options=QUICK_TO_COMPILE)
+def read_sets(
+    run: Run, models: Parameters, keys: Key[Array, "seeds sets"], length: Array, room: int, at_once: int
+) -> tuple[Float[Array, "seeds sets"], Float[Array, "seeds sets"]]:
+    """Returns accuracy in percent and loss of each set of each seed.
 
-    run: Run
-    room: int
-    """Items that the program has room for; those beyond the length of a set are masked."""
+    The program has room for more items than the length, which are masked, where the task can hide them. At most
+    `at_once` sets are read together.
+    """
+    task = run.task
 
-    def __call__(self, parameters: Parameters, drawn: tuple[Any, Any], _: Any) -> tuple[Array, Array]:
-        task = self.run.task
+    def read(parameters: Parameters, key: Array) -> tuple[Array, Array]:
         if isinstance(task, ItemTask):
-            batch = jax.tree.map(lambda leaf: leaf[None], task.sequence(*drawn, self.room))
+            batch = jax.tree.map(lambda leaf: leaf[None], task.sequence(key, length, room))
         else:
-            batch = task.test_batch(drawn[0], self.room, 1)
-        scores = scores_of(self.run, parameters, batch)
+            batch = task.test_batch(key, room, 1)
+        scores = scores_of(run, parameters, batch)
         return task.accuracy(scores, batch), task.loss(scores, batch)
+
+    def read_seed(seed: tuple[Parameters, Array]) -> tuple[Array, Array]:
+        return jax.lax.map(functools.partial(read, seed[0]), seed[1], batch_size=at_once)
+
+    return jax.lax.map(read_seed, (models, keys))
 
 
 def read_models(
@@ -112,10 +120,9 @@ def read_models(
     """Returns accuracy in percent and loss of each seed, the mean over fresh sets of a length."""
     room = max(job.lengths) if isinstance(run.task, ItemTask) else length
     keys = set_keys(run.config.all_seeds, length, job.sets, key_of(draw))
-    at_once = max(1, POSITIONS_AT_ONCE // (room * getattr(run.task, "queries", 1)))
-    drawn = keys, jnp.full(keys.shape, length, jnp.int32)
+    at_once = max(1, min(job.sets, POSITIONS_AT_ONCE // room))
     models = jax.tree.map(np.asarray, parameters)
-    accuracy, loss = set_by_set(on_every_set(Reader(run, room), models, drawn, at_once))
+    accuracy, loss = map(np.asarray, read_sets(run, models, keys, jnp.int32(length), room, at_once))
     return accuracy.mean(1), loss.mean(1)
 
 

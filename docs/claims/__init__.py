@@ -28,10 +28,14 @@ def read(file: str, **values: object) -> pl.DataFrame:
     return frame.filter(**values) if values else frame
 
 
+def board_frame() -> pl.DataFrame:
+    """Returns the accuracies of the board that ships."""
+    return frame_of_cells(read_board(SHIPPED_BOARD, PROTOCOL))
+
+
 def board_order() -> Order:
     """Returns the order of the board that ships."""
-    floors = {job.name: job.task.floor for job in PROTOCOL.jobs}
-    return order_methods(frame_of_cells(read_board(SHIPPED_BOARD, PROTOCOL)), floors)
+    return order_methods(board_frame(), PROTOCOL.floors)
 
 
 def claims_of(module: ModuleType) -> dict[str, Callable[[], Iterator[tuple[str, str]]]]:

@@ -94,8 +94,8 @@ def board() -> Iterator[tuple[str, str]]:
                 lambda: largest_of(WITH_SINKS, TRIGGER, 3),
             ),
             (
-                "Swapped in, the adaptive temperature gains over 1 point on two of max retrieval, many queries and copy,"
-                " and loses 1 on no task",
+                "Swapped in, the adaptive temperature gains over 1 point on two of max retrieval, many queries and "
+                "copy, and loses 1 on no task",
                 adaptive,
             ),
             (

@@ -4,10 +4,15 @@ Every model of a cell, one for each learning rate and seed, is trained by one pr
 swapped column: there it moves only the numbers that the method learns, and the rest stays as softmax left it.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
+import importlib.metadata
 import io
+import os
+import platform
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -21,6 +26,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
+from softmax_jax.experiment import REPOSITORY
 from softmax_jax.experiment.board.protocol import COLUMNS, Job, Protocol
 from softmax_jax.experiment.measures.sets import Draw, key_of, set_keys
 from softmax_jax.experiment.measures.table import BASELINE
@@ -49,10 +55,14 @@ def scores_of(run: Run, parameters: Parameters, batch: Any) -> Float[Array, "set
 
 def times_tree() -> optax.GradientTransformation:
     """Returns the transformation that multiplies each leaf by a number of its state, which starts as 1."""
-    return optax.GradientTransformation(
-        lambda parameters: jax.tree.map(lambda leaf: jnp.ones((), leaf.dtype), parameters),
-        lambda updates, factors, _=None: (jax.tree.map(jnp.multiply, updates, factors), factors),
-    )
+
+    def ones(params: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.ones((), leaf.dtype), params)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        return jax.tree.map(jnp.multiply, updates, state), state
+
+    return optax.GradientTransformation(ones, update)
 
 
 @functools.cache
@@ -78,7 +88,8 @@ def train_models(run: Run, parameters: Parameters, rates: Array, moved: Paramete
         return run.task.loss(scores, batch), run.task.accuracy(scores, batch)
 
     def model(rate: Array, parameters: Parameters, seed: Array) -> Parameters:
-        *states, factors = run.optimizer.init(parameters)
+        initial: Any = run.optimizer.init(parameters)
+        *states, factors = initial
         optimizer = (*states, jax.tree.map(lambda factor: rate * factor, factors))
         state = TrainState(parameters, optimizer, seed)
         gradient = jax.value_and_grad(loss, has_aux=True)
@@ -154,26 +165,42 @@ def measure_cell(protocol: Protocol, job: Job, method: str, directory: Path) -> 
     """Returns the cell of a method on a task. Softmax's cell also writes its models, which others are swapped into."""
     run = build(protocol, job, method)
     initial = run.initial_state().parameters
-    cell: dict[str, Any] = {"method": method, "task": job.name, "protocol": protocol.digest, "code": code_of(method)}
-    cell |= {"parameters": sum(leaf[0].size for leaf in jax.tree.leaves(initial))}
-    for column in COLUMNS:
-        started = time.process_time()
-        if column == "trained":
-            everything = jax.tree.map(lambda _: jnp.asarray(True), initial)
-            rate, models = best_of_rates(protocol, run, job, initial, everything, 0)
-            if method == BASELINE:
-                write_models(directory / f"{job.name}.npz", models)
-        else:
-            softmax = read_models_of_softmax(protocol, job, directory)
-            rate, models = swap_models(protocol, run, job, softmax, initial)
-        tested = {length: read_models(run, job, models, length, Draw.TABLES) for length in job.lengths}
-        names = ("accuracy", "loss")
-        numbers = {
-            name: {str(length): np.round(values[place].astype(float), 4).tolist() for length, values in tested.items()}
-            for place, name in enumerate(names)
-        }
-        cell[column] = {"rate": rate, **numbers, "cpu_seconds": round(time.process_time() - started, 1)}
-    return cell | {"versions": versions()}
+    cell = {"method": method, "task": job.name, "protocol": protocol.digest, "code": code_of(method)}
+    cell |= {"parameters": sum(leaf[0].size for leaf in jax.tree.leaves(initial)), "versions": versions()}
+    cell |= {"commit": commit(), "machine": f"{platform.machine()}, {os.cpu_count()} cores"}
+    started = time.process_time()
+    every_leaf = jax.tree.map(lambda _: jnp.asarray(True), initial)
+    rate, models = best_of_rates(protocol, run, job, initial, every_leaf, 0)
+    trained = read_column(run, job, rate, models, started)
+    if method == BASELINE:
+        write_models(directory / f"{job.name}.npz", models)
+        return cell | {"trained": trained, "swapped": trained | {"rate": None, "cpu_seconds": 0.0}}
+    started = time.process_time()
+    softmax = read_models_of_softmax(protocol, job, directory)
+    rate, models = swap_models(protocol, run, job, softmax, initial)
+    return cell | {"trained": trained, "swapped": read_column(run, job, rate, models, started)}
+
+
+def read_column(run: Run, job: Job, rate: float | None, models: Parameters, started: float) -> dict[str, Any]:
+    """Returns a column of a cell: rate, accuracy and loss of each seed by length, and CPU seconds since the start."""
+    tested = {str(length): read_models(run, job, models, length, Draw.TABLES) for length in job.lengths}
+    accuracy, loss = (
+        {length: np.round(values[place].astype(float), 4).tolist() for length, values in tested.items()}
+        for place in (0, 1)
+    )
+    seconds = round(time.process_time() - started, 1)
+    return {"rate": rate, "accuracy": accuracy, "loss": loss, "cpu_seconds": seconds}
+
+
+@functools.cache
+def commit() -> str:
+    """Returns the commit of the checkout that the package lies in; without one, or without git, the version."""
+    with contextlib.suppress(OSError):
+        words = ["git", "-C", str(REPOSITORY), "rev-parse", "HEAD"]
+        done = subprocess.run(words, capture_output=True, text=True)
+        if REPOSITORY and not done.returncode:
+            return done.stdout.strip()
+    return importlib.metadata.version("softmax_jax")
 
 
 def write_models(path: Path, models: Parameters) -> None:

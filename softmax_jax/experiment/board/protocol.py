@@ -53,6 +53,11 @@ class Protocol:
     """Steps in which the learning rate rises, before it falls as a cosine."""
 
     @property
+    def floors(self) -> dict[str, float]:
+        """The accuracy of the best answer that reads nothing, in percent, by task."""
+        return {job.name: job.task.floor for job in self.jobs}
+
+    @property
     def digest(self) -> str:
         """The SHA-256 of the protocol as JSON, with every setting of its tasks."""
         tasks = [[job.name, dataclasses.asdict(job.task)] for job in self.jobs]

@@ -39,7 +39,8 @@ FIRST += (
     "stieltjes",
 )
 """The methods that `--all` measures first."""
-WIDTH = 132
+WIDTH = 150
+COMMAND = "softmax-jax rank"
 Cells = Sequence[Mapping[str, Any]]
 
 
@@ -84,7 +85,7 @@ def require_sound(name: str) -> None:
     if imported_for(name) and (broken := check(method).broken):
         promise = broken[0]
         evidence = " ".join(promise.evidence.split())
-        remedy = f"mend it; {program('check')} {typed(name)} shows all"
+        remedy = f"mend it; softmax-jax check {typed(name)} shows all"
         raise Refusal(f"{name} breaks a promise, {promise.name}: {evidence}; {remedy}")
 
 
@@ -94,7 +95,7 @@ def read_board(path: Path, protocol: Protocol) -> list[dict[str, Any]]:
     if board["protocol"] != protocol.digest:
         raise Refusal(
             f"{path} is of protocol {board['protocol'][:12]}, and this is {protocol.digest[:12]}: it cannot be mixed "
-            f"with cells of this one, so measure the board with {program('rank')} --all"
+            f"with cells of this one, so measure the board with {COMMAND} --all"
         )
     return board["cells"]
 
@@ -135,7 +136,6 @@ def rank(arguments: Arguments, protocol: Protocol = PROTOCOL, shipped: Path = SH
     directory, names = arguments.directory, arguments.methods
     for name in names:
         require_sound(name)
-    floors = {job.name: job.task.floor for job in protocol.jobs}
     if names:
         KEPT.keep()
         cells = measured(protocol, names, directory)
@@ -150,13 +150,13 @@ def rank(arguments: Arguments, protocol: Protocol = PROTOCOL, shipped: Path = SH
         frame = beside(board, cells, mine)
         cells = [*(cell for cell in board if cell["method"] not in mine), *(c for c in cells if c["method"] in mine)]
     if (BASELINE, len(protocol.jobs)) not in frame.group_by("method").agg(pl.n_unique("task")).rows():
-        raise Refusal(f"{directory} has no cells of {BASELINE} on every task: type {program('rank')} --all first")
-    order = order_methods(frame, floors)
+        raise Refusal(f"{directory} has no cells of {BASELINE} on every task: type {COMMAND} --all first")
+    order = order_methods(frame, protocol.floors)
     print_order(order, cells, mine, protocol)
     if names or arguments.output:
         write_board(directory, order, cells, protocol)
-    following = f"{program('rank')} {typed(mine[0]) if mine else 'my_module:mine'}"
-    print(f"Next: {program('evaluate')} --normalizers softmax {typed(mine[0])}" if mine else f"Next: {following}")
+    ranked = f"{program('evaluate')} --normalizers softmax {typed(mine[0])}" if mine else f"{COMMAND} my_module:mine"
+    print(f"Next: {ranked}")
 
 
 def measured(protocol: Protocol, names: Sequence[str], directory: Path) -> list[dict[str, Any]]:
@@ -192,4 +192,4 @@ def write_board(directory: Path, order: Order, cells: Cells, protocol: Protocol)
 def main() -> None:
     """Runs the command line."""
     with process.command():
-        rank(parse(Arguments, description=__doc__, example=f"{program('rank')} my_module:mine"))
+        rank(parse(Arguments, description=__doc__, example=f"{COMMAND} my_module:mine"))

@@ -34,9 +34,9 @@ def board_table(order: Order, costs: Mapping[str, tuple[int, float]], named: Seq
         costs: Parameters of a model, and CPU seconds of all cells, by method.
         named: Methods to show in bold.
     """
-    tasks = order.tasks["task"].unique(maintain_order=True).to_list()
+    tasks: list[str] = order.tasks["task"].unique(maintain_order=True).to_list()
     heads = [SHORT.get(task, task) for task in tasks]
-    table = new_table("", "method", *COLUMNS, *heads, "numbers", "CPU s")
+    table = new_table("", "method", *COLUMNS, *heads, "parameters", "CPU s")
     gains = {tuple(place): gain_cell(*gain) for *place, gain in with_gains(order.scores).rows()}
     places = {
         (method, column): f"{rank:.1f} ({low:.0f}–{high:.0f})"

@@ -1,10 +1,12 @@
 """Writes the sentences and the table of the board that ships into their page: python -m docs.board."""
 
+import numpy as np
 import polars as pl
 
-from docs.claims import ROOT, board_frame, board_order
-from softmax_jax.experiment.board.order import SIGNIFICANT, Order
+from docs.claims import ROOT, board_cells, board_order
+from softmax_jax.experiment.board.order import SIGNIFICANT, Order, frame_of_cells
 from softmax_jax.experiment.board.protocol import COLUMNS, PROTOCOL, Job
+from softmax_jax.experiment.commands.rank import costs_of
 from softmax_jax.experiment.measures.table import BASELINE
 from softmax_jax.experiment.report.board import sentences
 from softmax_jax.experiment.report.tables import markdown_table, put_into
@@ -40,11 +42,14 @@ def row_of(order: Order, softmax: pl.DataFrame, job: Job) -> list[str]:
 
 def board_section() -> str:
     """Returns what the page says of the board: how many methods it has, its sentences, and a row for each task."""
-    order, softmax = board_order(), board_frame().filter(method=BASELINE, column="trained")
+    order, cells = board_order(), board_cells()
+    softmax = frame_of_cells(cells).filter(method=BASELINE, column="trained")
     missing = len(METHODS.keys() - set(order.scores["method"]))
     left = f" {missing} more are not measured yet." if missing else ""
+    seconds = np.median([seconds for _, seconds in costs_of(cells).values()])
+    cost = f"The median method took {seconds:.0f} CPU seconds, beside other work."
     table = markdown_table(HEADS, [row_of(order, softmax, job) for job in PROTOCOL.jobs])
-    return f"{' '.join(sentences(order))}{left}\n\n{table}"
+    return f"{' '.join([*sentences(order), cost])}{left}\n\n{table}"
 
 
 if __name__ == "__main__":

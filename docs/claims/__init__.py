@@ -8,6 +8,7 @@ is a choice and no result (a setting, a threshold, a published value that the se
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -28,14 +29,14 @@ def read(file: str, **values: object) -> pl.DataFrame:
     return frame.filter(**values) if values else frame
 
 
-def board_frame() -> pl.DataFrame:
-    """Returns the accuracies of the board that ships."""
-    return frame_of_cells(read_board(SHIPPED_BOARD, PROTOCOL))
+def board_cells() -> list[dict[str, Any]]:
+    """Returns the cells of the board that ships."""
+    return read_board(SHIPPED_BOARD, PROTOCOL)
 
 
 def board_order() -> Order:
     """Returns the order of the board that ships."""
-    return order_methods(board_frame(), PROTOCOL.floors)
+    return order_methods(frame_of_cells(board_cells()), PROTOCOL.floors)
 
 
 def claims_of(module: ModuleType) -> dict[str, Callable[[], Iterator[tuple[str, str]]]]:

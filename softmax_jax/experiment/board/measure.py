@@ -246,9 +246,7 @@ def measure_missing(protocol: Protocol, methods: list[str], directory: Path) -> 
     for method in [BASELINE, *(name for name in methods if name != BASELINE)]:
         for job in protocol.jobs:
             path = cell_path(directory, method, job)
-            cell = read_cell(path, protocol) if path.exists() else None
-            if cell is None or cell["code"] != code_of(method):
-                cell = measure_cell(protocol, job, method, directory)
-                write_json(path, cell)
+            if not path.exists() or read_cell(path, protocol)["code"] != code_of(method):
+                write_json(path, measure_cell(protocol, job, method, directory))
                 jax.clear_caches()  # its programs serve no other cell
-            yield cell
+            yield read_cell(path, protocol)

@@ -1,6 +1,7 @@
 """Ranks normalizers on the board: seven small tasks, each trained with it and swapped in after softmax."""
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ from softmax_jax.experiment.measures.table import BASELINE
 from softmax_jax.experiment.report.board import board_chart, board_table, sentences
 from softmax_jax.experiment.report.chart_files import save_chart
 from softmax_jax.experiment.training.progress import plain_console, with_progress
-from softmax_jax.files import read_json, typed, write_json
+from softmax_jax.files import read_json, typed, write_whole
 from softmax_jax.laws.checker import check
 from softmax_jax.normalizers.registry import all_names, imported_for, normalizer
 from softmax_jax.refusal import Refusal
@@ -182,9 +183,11 @@ def print_order(order: Order, cells: Cells, mine: Sequence[str], protocol: Proto
 
 
 def write_board(directory: Path, order: Order, cells: Cells, protocol: Protocol) -> None:
-    """Writes board.json with the cells, and the picture; prints where."""
+    """Writes board.json, a cell a line, and the picture; prints where."""
     path = directory / "board.json"
-    write_json(path, {"protocol": protocol.digest, "settings": dataclasses.asdict(protocol), "cells": list(cells)})
+    head = json.dumps({"protocol": protocol.digest, "settings": dataclasses.asdict(protocol)})
+    lines = ",\n".join(map(json.dumps, cells))
+    write_whole(path, f'{head[:-1]}, "cells": [\n{lines}\n]}}\n')
     save_chart(board_chart(order), directory / "board")
     print(f"Picture: {typed_path(directory / 'board.png')}; JSON: {typed_path(path)}")
 

@@ -122,36 +122,49 @@ def test_a_method_that_counts_padding_is_refused_with_its_counterexample(module,
 
 
 @pytest.mark.full
-def test_from_a_file_to_its_place_resumed_and_twice_the_same_to_the_bit(module, tmp_path, capsys):
-    name, run, board = module("good_one", GOOD), tmp_path / "run", tmp_path / "run" / "board.json"
-    first = [*measure_missing(TINY, ["softmax", "ssmax", "hardmax"], run)]
-    assert [np.shape(cell["trained"]["accuracy"]["16"]) for cell in first] == [(4,)] * 6
-    softmax, learned = first[0], first[2]
+def test_cells_are_resumed_and_twice_the_same_to_the_bit_and_ranked(tmp_path, capsys):
+    protocol, (job, *_) = dataclasses.replace(TINY, jobs=JOBS[:1]), JOBS
+    run, board = tmp_path / "run", tmp_path / "board.json"
+    softmax, learned = first = [*measure_missing(protocol, ["softmax", "ssmax"], run)]
+    assert [np.shape(cell["trained"]["accuracy"]["16"]) for cell in first] == [(4,)] * 2
     assert softmax["trained"]["accuracy"] == softmax["swapped"]["accuracy"]
     assert softmax["swapped"]["rate"] is None
-    assert learned["swapped"]["rate"] in TINY.rates
+    assert learned["swapped"]["rate"] in protocol.rates
     assert learned["swapped"]["loss"] != softmax["swapped"]["loss"]
     assert learned["parameters"] == softmax["parameters"] + 2  # one number a head
-    write_json(board, {"protocol": TINY.digest, "cells": first})
     before = {path: path.stat().st_mtime_ns for path in run.glob("*/*.json")}
-    removed = cell_path(run, "ssmax", JOBS[1])
+    removed = cell_path(run, "ssmax", job)
     removed.unlink()
-    again = [*measure_missing(TINY, ["softmax", "ssmax", "hardmax"], run)]
+    again = [*measure_missing(protocol, ["softmax", "ssmax"], run)]
     assert [*map(without_times, again)] == [*map(without_times, first)]
     assert {path for path, time in before.items() if path.stat().st_mtime_ns != time} == {removed}
-    rank(Arguments((name,), output=run), TINY, board)
-    output = capsys.readouterr().out
-    assert f"{name} has the mean rank of 4 methods" in output
-    written = json.loads(board.read_text())
-    assert {cell["method"] for cell in written["cells"]} == {"softmax", "ssmax", "hardmax", name}
+    levels = {"softmax": 50, "hardmax": 40}
+    write_json(
+        board,
+        {
+            "protocol": protocol.digest,
+            "cells": [made_cell(name, job, protocol, level) for name, level in levels.items()],
+        },
+    )
+    rank(Arguments(("ssmax",), output=run), protocol, board)
+    assert "ssmax has the mean rank of 3 methods" in capsys.readouterr().out
+    written = json.loads((run / "board.json").read_text())
+    assert {cell["method"] for cell in written["cells"]} == {"softmax", "hardmax", "ssmax"}
     assert (run / "board.png").read_bytes()[:4] == b"\x89PNG"
 
 
-@pytest.mark.full
-def test_a_cell_of_older_code_is_measured_again(module, tmp_path):
-    name = module("edited", GOOD)
-    protocol = dataclasses.replace(TINY, jobs=JOBS[:1])
-    path = cell_path(tmp_path, name, JOBS[0])
-    cells = [*measure_missing(protocol, [name], tmp_path)]
-    write_json(path, cells[1] | {"code": "of yesterday", "parameters": 0})
-    assert [*measure_missing(protocol, [name], tmp_path)][1]["parameters"] == cells[1]["parameters"]
+@pytest.mark.rare
+def test_a_normalizer_of_ones_own_comes_from_its_file_to_its_place(module, tmp_path, capsys):
+    """Its cell is measured again when the file has changed."""
+    name, run, board = module("good_one", GOOD), tmp_path / "run", tmp_path / "board.json"
+    cells = [
+        made_cell(method, job, TINY, level) for method, level in (("softmax", 50), ("hardmax", 40)) for job in JOBS
+    ]
+    write_json(board, {"protocol": TINY.digest, "cells": cells})
+    rank(Arguments((name,), output=run), TINY, board)
+    assert f"{name} has the mean rank of 3 methods" in capsys.readouterr().out
+    path = cell_path(run, name, JOBS[0])
+    cell = read_cell(path, TINY)
+    write_json(path, cell | {"code": "of yesterday", "parameters": 0})
+    measured = {(made["method"], made["task"]): made for made in measure_missing(TINY, [name], run)}
+    assert measured[name, JOBS[0].name]["parameters"] == cell["parameters"]

@@ -16,6 +16,7 @@ SETTINGS = {
         "half the 95 % interval",
         "up to 0.003",
         "p < 0.05",
+        "up to 64 times those of the",
     )
 }
 LENGTHS = (1024, 16384, 65536)

@@ -135,10 +135,10 @@ def costs_of(cells: Cells) -> dict[str, tuple[int, float]]:
 def rank(arguments: Arguments, protocol: Protocol = PROTOCOL, shipped: Path = SHIPPED_BOARD) -> None:
     """Checks, measures what is missing, orders, prints, writes."""
     directory, names = arguments.directory, arguments.methods
+    KEPT.keep()
     for name in names:
         require_sound(name)
     if names:
-        KEPT.keep()
         cells = measured(protocol, names, directory)
     elif arguments.output:
         cells = cells_of(directory, protocol, all_names())
@@ -146,7 +146,7 @@ def rank(arguments: Arguments, protocol: Protocol = PROTOCOL, shipped: Path = SH
         cells = read_board(shipped, protocol)
     mine = [name for name in names if name != BASELINE] if arguments.normalizers else []
     frame = frame_of_cells(cells)
-    if mine:
+    if arguments.normalizers:
         board = read_board(shipped, protocol)
         frame = beside(board, cells, mine)
         cells = [*(cell for cell in board if cell["method"] not in mine), *(c for c in cells if c["method"] in mine)]

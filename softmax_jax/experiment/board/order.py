@@ -18,7 +18,7 @@ SIGNIFICANT = 0.05
 ORDERS = 0.9
 """The least rank correlation of one half of the seeds with the other on a task that orders methods."""
 DRAWS = 2000
-"""Draws of seeds, with replacement, for the intervals of ranks."""
+"""Draws of seeds, with replacement, for the intervals of ranks, which are too narrow where seeds are few."""
 PLACE = ("task", "column")
 
 

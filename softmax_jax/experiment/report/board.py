@@ -131,7 +131,7 @@ def board_chart(order: Order) -> charts.Chart:
         task=pl.col("task").replace(SHORT),
     )
     y = alt.Y("method:N", title=None, sort=methods_by_place(order), axis=alt.Axis(labelLimit=160))
-    scale = alt.Scale(domain=[-50, 0, 50], range=["#c0392b", "#ffffff", "#1f77b4"], clamp=True)
+    scale = alt.Scale(scheme="redblue", domain=[-50, 50], clamp=True)
     panels = []
     for column in COLUMNS:
         base = alt.Chart(charts.data(scores.filter(column=column).select("method", "task", "gain", "text"))).encode(

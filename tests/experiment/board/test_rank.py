@@ -22,10 +22,11 @@ JOBS = (
 )
 TINY = Protocol(JOBS, seeds=4)
 GOOD = """
-import jax
-def mine(logits, axis=-1, where=None, power=1.5):
-    import softmax_jax as sj
-    return sj.softmax(power * logits, axis, where)
+import softmax_jax as sj
+class Sharper(sj.Scale):
+    def of_row(self, row):
+        return 1.5
+mine = sj.Normalizer(map=sj.softmax, scale=Sharper())
 """
 COUNTS_PADDING = """
 import math

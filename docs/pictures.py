@@ -16,6 +16,7 @@ import jax
 import numpy as np
 import polars as pl
 
+from docs.claims import board_order
 from examples import needle
 from softmax_jax import theory
 from softmax_jax.experiment.language_models.measures import paired_losses
@@ -24,6 +25,7 @@ from softmax_jax.experiment.measures.runs import FITS
 from softmax_jax.experiment.measures.significance import over_seeds
 from softmax_jax.experiment.measures.table import BASELINE
 from softmax_jax.experiment.report import charts, model_page, shootout, temperature
+from softmax_jax.experiment.report.board import board_chart
 from softmax_jax.experiment.report.chart_files import specification, svg
 from softmax_jax.experiment.report.charts import GREY, palette
 from softmax_jax.experiment.training.run_directory import SHIPPED
@@ -221,6 +223,7 @@ def dilution() -> charts.Chart:
 
 PICTURES: Mapping[str, Callable[[], Any]] = {
     "replication": lambda: precision.published_chart(table("precision_study/accuracy")),
+    "board": lambda: board_chart(board_order()),
     "reach": reach,
     "largest_weight": largest_weight,
     "refits": refits,

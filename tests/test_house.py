@@ -21,6 +21,7 @@ FLOORS = (
     ("experiment.tasks",),
     ("experiment.training",),
     ("experiment.configs", "experiment.measures"),
+    ("experiment.board",),
     ("experiment.report",),
     ("experiment.language_models",),
     ("experiment.commands",),

@@ -8,10 +8,14 @@ is a choice and no result (a setting, a threshold, a published value that the se
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
+from typing import Any
 
 import numpy as np
 import polars as pl
 
+from softmax_jax.experiment.board.order import Order, frame_of_cells, order_methods
+from softmax_jax.experiment.board.protocol import PROTOCOL
+from softmax_jax.experiment.commands.rank import SHIPPED_BOARD, read_board
 from softmax_jax.experiment.measures.significance import corrected, half_width, paired_p_value
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +27,16 @@ def read(file: str, **values: object) -> pl.DataFrame:
     """Returns a table under docs/data, with only the rows whose columns have these values."""
     frame = pl.read_csv(DATA / file)
     return frame.filter(**values) if values else frame
+
+
+def board_cells() -> list[dict[str, Any]]:
+    """Returns the cells of the board that ships."""
+    return read_board(SHIPPED_BOARD, PROTOCOL)
+
+
+def board_order() -> Order:
+    """Returns the order of the board that ships."""
+    return order_methods(frame_of_cells(board_cells()), PROTOCOL.floors)
 
 
 def claims_of(module: ModuleType) -> dict[str, Callable[[], Iterator[tuple[str, str]]]]:

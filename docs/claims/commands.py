@@ -4,8 +4,15 @@ import json
 from collections.abc import Iterator
 
 from docs.claims import ROOT, read
+from softmax_jax.experiment.board.order import ORDERS, SIGNIFICANT
 
 PAGE = "docs/commands.md"
+SETTINGS = {PAGE: ("4, 16 and 64 times", "95 % intervals")}
+
+
+def board() -> Iterator[tuple[str, str]]:
+    yield PAGE, f"a star is p < {SIGNIFICANT}, paired over seeds"
+    yield PAGE, f"(Spearman below {ORDERS})"
 
 
 def vectors() -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ SETTINGS = {
         "half the 95 % interval",
         "up to 0.003",
         "p < 0.05",
+        "up to 64 times those of the",
     )
 }
 LENGTHS = (1024, 16384, 65536)
@@ -123,22 +124,3 @@ def keys() -> Iterator[tuple[str, str]]:
     yield PAGE, f"the largest {cells['miss'].abs().max():.1f}"
     inside = (cells["miss"].abs() <= cells["interval"]).sum()
     yield PAGE, f"{inside} lie within the 95 % interval over seeds"
-
-
-def shootout() -> Iterator[tuple[str, str]]:
-    """Tests the distinct normalizers against softmax on the same seeds, beyond the length that all of them solve."""
-    frame = read("shootout/lengths.csv").sort("seed")
-    seeds = {(name, n): values for name, n, values in frame.group_by("normalizer", "length").agg("accuracy").rows()}
-    names = ("softmax", "ssmax", "softpick", "signed_l1")
-    lengths = (32, 128, 512)
-    assert all(seeds["shifted_softmax", n] == seeds["softmax", n] for n in lengths)
-    cells = [(name, n) for name in names if name != "softmax" for n in lengths[1:]]
-    p_values = dict(zip(cells, holm((seeds[cell], seeds["softmax", cell[1]]) for cell in cells)))
-    assert min(p_values.values()) > 0.05
-    means = {name: with_half(seeds[name, 512]) for name in names}
-    yield PAGE, f"softmax answers {means['softmax']} % and SSMax {means['ssmax']} (mean of five models"
-    yield PAGE, f"p = {p_values['ssmax', 512]:.2g}, paired over models, Holm over {len(cells)} tests"
-    at_training = [np.mean(seeds[name, 32]) for name in names]
-    yield PAGE, f"{min(at_training):.1f} to {max(at_training):.1f} % at 32 positions"
-    assert np.subtract(seeds["ssmax", 512], seeds["softmax", 512]).min() > 0
-    assert max(np.mean(seeds[name, 512]) for name in ("softpick", "signed_l1")) < np.mean(seeds["softmax", 512])

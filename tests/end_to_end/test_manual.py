@@ -29,11 +29,12 @@ COMMAND = re.compile(r"^(?:pip .* && )?((?:python|softmax-jax) .*)$", re.MULTILI
 MANUAL = [README, (ROOT / "docs" / "commands.md").read_text()]
 LINES = [line for page in MANUAL for block in BLOCK.findall(page) for line in COMMAND.findall(block)]
 ELSEWHERE = {
+    "rank": "tests/experiment/board/test_rank.py",
     "language-model": "tests/models/test_language_models.py",
     "check_vectors": "tests/library/laws/test_vectors.py",
     "vectors": "tests/library/laws/test_vectors.py",
 }
-"""Commands that other tests type, as they need a model, functions of another framework, or a minute."""
+"""Commands that other tests type, as they need a model, functions of another framework, or minutes."""
 TRANSFORMER = "--steps 2 --chunk 2 --batch 2 --length 4 --hidden 8 --heads 2 --layers 1 --queries 2"
 SMALL = "--lengths 4 16 --sets 4"
 SMALLER = {

@@ -9,7 +9,7 @@ from softmax_jax.experiment.commands.output import ended_by_reader, unknown
 from softmax_jax.files import first_line_of_docstring
 from softmax_jax.refusal import EXPERIMENT, MissingPackage
 
-COMMANDS = ("train", "evaluate", "fit", "shootout", "report", "check", "vectors", "language-model")
+COMMANDS = ("train", "evaluate", "fit", "shootout", "rank", "report", "check", "vectors", "language-model")
 """The modules beside this one, each with a function `main`; `-` in a name is `_` in that of its module."""
 
 

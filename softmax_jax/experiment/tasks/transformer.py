@@ -43,9 +43,13 @@ class Block(nnx.Module):
         mask: Bool[Array, "sequences length"] | None,
         rngs: nnx.Rngs | None,
         normalizer: Normalizer | None,
-    ) -> Float[Array, "positions hidden"]:
+        last: int | None = None,
+    ) -> Float[Array, "outputs hidden"]:
         by_head = (sequences, len(x) // sequences, 3, self.heads, -1)
         query, key, value = jnp.moveaxis(self.attention_in(self.attention_norm(x)).reshape(by_head), 2, 0)
+        if last is not None:
+            query = query[:, -last:]
+            x = x.reshape(sequences, -1, x.shape[-1])[:, -last:].reshape(-1, x.shape[-1])
         mask = None if mask is None else mask[:, None, None, :]
         normalizer = normalizer or self.attention.normalizer_for(query)
         attended = dot_product_attention(query, key, value, mask=mask, is_causal=self.causal, normalizer=normalizer)
@@ -66,8 +70,9 @@ class Transformer(nnx.Module):
 
     `learn` names the numbers of the normalizer that train with the rest, one for each head of each layer, and
     `of_query` the numbers among them that are linear in the query, as in `NnxAttention`. A call may replace the
-    normalizer of all layers. Its `rngs`, if given, drive dropout; without them there is none. Models under two
-    normalizers that learn nothing have the same parameters.
+    normalizer of all layers. Its `rngs`, if given, drive dropout; without them there is none. With `last`, the last
+    block computes only that many positions at the end, where long sequences have their queries; a causal model takes
+    none. Models under two normalizers that learn nothing have the same parameters.
 
     >>> from softmax_jax.normalizers.registry import normalizer
     >>> model = Transformer(features=3, classes=5, normalizer=normalizer("ssmax"), learn=("s",), rngs=nnx.Rngs(0))
@@ -106,9 +111,12 @@ class Transformer(nnx.Module):
         mask: Bool[Array, "sequences length"] | None = None,
         rngs: nnx.Rngs | None = None,
         normalizer: Normalizer | None = None,
-    ) -> Float[Array, "sequences length classes"]:
+        last: int | None = None,
+    ) -> Float[Array, "sequences outputs classes"]:
         # Positions in one axis: on CPUs a Dense layer is twice as fast backward on two axes as on three.
         x = self.embed(inputs.reshape(-1, inputs.shape[-1]))
-        for block in self.blocks:
+        *blocks, reader = self.blocks
+        for block in blocks:
             x = block(x, len(inputs), mask, rngs, normalizer)
-        return self.classify(self.norm(x)).reshape(*inputs.shape[:2], -1)
+        x = reader(x, len(inputs), mask, rngs, normalizer, last)
+        return self.classify(self.norm(x)).reshape(len(inputs), last or inputs.shape[1], -1)

@@ -88,3 +88,10 @@ def test_dropout_needs_rngs():
     assert not np.allclose(once, kept, atol=1e-2)
     assert not np.allclose(once, other, atol=1e-2)
     np.testing.assert_allclose(dropped(plain, jax.random.key(1)), kept, atol=1e-6)
+
+
+def test_the_last_positions_are_those_of_all_where_the_last_block_computes_no_others():
+    model = Transformer(3, 5, normalizer("ssmax"), hidden=8, heads=2, rngs=nnx.Rngs(0))
+    inputs = jax.random.normal(jax.random.key(1), (2, 7, 3))
+    mask = jnp.arange(7)[None] >= jnp.array([[0], [3]])
+    np.testing.assert_allclose(model(inputs, mask, last=2), model(inputs, mask)[:, -2:], atol=1e-6)

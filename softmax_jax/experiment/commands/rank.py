@@ -1,0 +1,198 @@
+"""Ranks normalizers on the board: seven small tasks, each trained with it and swapped in after softmax."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import polars as pl
+import tyro
+
+from softmax_jax.experiment import program
+from softmax_jax.experiment.board.measure import cell_path, measure_missing, read_cell
+from softmax_jax.experiment.board.order import Order, frame_of_cells, order_methods
+from softmax_jax.experiment.board.protocol import COLUMNS, PROTOCOL, Protocol
+from softmax_jax.experiment.commands import process
+from softmax_jax.experiment.commands.output import RESULTS, check_directory, counted, typed_path
+from softmax_jax.experiment.commands.parse import each_once, parse
+from softmax_jax.experiment.commands.process import KEPT
+from softmax_jax.experiment.measures.table import BASELINE
+from softmax_jax.experiment.report.board import board_chart, board_table, sentences
+from softmax_jax.experiment.report.chart_files import save_chart
+from softmax_jax.experiment.training.progress import plain_console, with_progress
+from softmax_jax.files import read_json, typed, write_whole
+from softmax_jax.laws.checker import check
+from softmax_jax.normalizers.registry import all_names, imported_for, normalizer
+from softmax_jax.refusal import Refusal
+
+SHIPPED_BOARD = Path(__file__).parents[1] / "board" / "board.json"
+FIRST = ("softmax", "adaptive", "ssmax", "softmax1", "entmax15", "sparsemax", "softpick", "sigmoid", "hardmax")
+FIRST += (
+    "asentmax",
+    "sink_softmax",
+    "top_k",
+    "sqrt_ssmax",
+    "qassmax",
+    "ssa",
+    "length_scaled",
+    "signed_l1",
+    "stieltjes",
+)
+"""The methods that `--all` measures first."""
+WIDTH = 150
+COMMAND = "softmax-jax rank"
+Cells = Sequence[Mapping[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """Options of the command line."""
+
+    normalizers: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Names to measure, with numbers where wanted: "ssmax(s=0.43)"; your own as my_module:mine. Without a name the
+    board that ships is printed, or that of the cells in --output."""
+    all: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Measure every method of the board; goes on where it was stopped."""
+    output: Path | None = None
+    """Directory for the cells, which are kept and used again, the picture and the JSON; results/rank by default."""
+
+    def __post_init__(self) -> None:
+        if self.normalizers:
+            each_once("the list of normalizers", self.normalizers)
+        if self.all and self.normalizers:
+            raise Refusal(
+                f"--all is given with {self.normalizers[0]}: it measures every name, so leave one of both out"
+            )
+        check_directory("--output", self.directory)
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the cells."""
+        return self.output or RESULTS / "rank"
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods to measure, in order."""
+        if not self.all:
+            return list(self.normalizers)
+        names = all_names()
+        return [*(name for name in FIRST if name in names), *(name for name in names if name not in FIRST)]
+
+
+def require_sound(name: str) -> None:
+    """Raises Refusal, with the counterexample, for a method of somebody's own that breaks a promise."""
+    method = normalizer(name)
+    if imported_for(name) and (broken := check(method).broken):
+        promise = broken[0]
+        evidence = " ".join(promise.evidence.split())
+        remedy = f"mend it; softmax-jax check {typed(name)} shows all"
+        raise Refusal(f"{name} breaks a promise, {promise.name}: {evidence}; {remedy}")
+
+
+def read_board(path: Path, protocol: Protocol) -> list[dict[str, Any]]:
+    """Returns the cells of a board. Raises Refusal for one of another protocol."""
+    board = read_json(path, "protocol", "cells")
+    if board["protocol"] != protocol.digest:
+        raise Refusal(
+            f"{path} is of protocol {board['protocol'][:12]}, and this is {protocol.digest[:12]}: it cannot be mixed "
+            f"with cells of this one, so measure the board with {COMMAND} --all"
+        )
+    return board["cells"]
+
+
+def cells_of(directory: Path, protocol: Protocol, methods: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the cells of these methods that lie in a directory."""
+    paths = [cell_path(directory, method, job) for method in methods for job in protocol.jobs]
+    return [read_cell(path, protocol) for path in paths if path.exists()]
+
+
+def beside(board: Cells, cells: Cells, names: Sequence[str]) -> pl.DataFrame:
+    """Returns the accuracies of a board with those of methods that were measured on this machine.
+
+    A method is compared with the softmax of its own machine. Another machine rounds otherwise, so its softmax may
+    answer a little more or less than that of the board, by seed and length: the method is moved by that difference.
+    """
+    ours, theirs = frame_of_cells(cells), frame_of_cells(cell for cell in board if cell["method"] not in names)
+    keys = ["task", "column", "n", "seed"]
+    softmax = ours.filter(method=BASELINE).select(*keys, here="accuracy")
+    moved = softmax.join(theirs.filter(method=BASELINE).select(*keys, there="accuracy"), keys)
+    own = ours.filter(pl.col("method").is_in(names)).join(moved, keys, maintain_order="left")
+    own = own.with_columns(accuracy=(pl.col("accuracy") + pl.col("there") - pl.col("here")).clip(0, 100))
+    return pl.concat([theirs, own.select(theirs.columns)])
+
+
+def costs_of(cells: Cells) -> dict[str, tuple[int, float]]:
+    """Returns the most parameters of a model, and the CPU seconds of all cells, by method."""
+    costs: dict[str, tuple[int, float]] = {}
+    for cell in cells:
+        parameters, seconds = costs.get(cell["method"], (0, 0.0))
+        spent = sum(cell[column]["cpu_seconds"] for column in COLUMNS)
+        costs[cell["method"]] = max(parameters, cell["parameters"]), seconds + spent
+    return costs
+
+
+def rank(arguments: Arguments, protocol: Protocol = PROTOCOL, shipped: Path = SHIPPED_BOARD) -> None:
+    """Checks, measures what is missing, orders, prints, writes."""
+    directory, names = arguments.directory, arguments.methods
+    KEPT.keep()
+    for name in names:
+        require_sound(name)
+    if names:
+        cells = measured(protocol, names, directory)
+    elif arguments.output:
+        cells = cells_of(directory, protocol, all_names())
+    else:
+        cells = read_board(shipped, protocol)
+    mine = [name for name in names if name != BASELINE] if arguments.normalizers else []
+    frame = frame_of_cells(cells)
+    if arguments.normalizers:
+        board = read_board(shipped, protocol)
+        frame = beside(board, cells, mine)
+        cells = [*(cell for cell in board if cell["method"] not in mine), *(c for c in cells if c["method"] in mine)]
+    if (BASELINE, len(protocol.jobs)) not in frame.group_by("method").agg(pl.n_unique("task")).rows():
+        raise Refusal(f"{directory} has no cells of {BASELINE} on every task: type {COMMAND} --all first")
+    order = order_methods(frame, protocol.floors)
+    print_order(order, cells, mine, protocol)
+    if names or arguments.output:
+        write_board(directory, order, cells, protocol)
+    ranked = f"{program('evaluate')} --normalizers softmax {typed(mine[0])}" if mine else f"{COMMAND} my_module:mine"
+    print(f"Next: {ranked}")
+
+
+def measured(protocol: Protocol, names: Sequence[str], directory: Path) -> list[dict[str, Any]]:
+    """Returns the cells of softmax and of these methods, measuring those that are missing."""
+    methods = [BASELINE, *(name for name in names if name != BASELINE)]
+    labels = [f"{method} on {job.name}" for method in methods for job in protocol.jobs]
+    cells = with_progress(measure_missing(protocol, methods, directory), [1] * len(labels), "measuring", labels)
+    return list(cells)
+
+
+def print_order(order: Order, cells: Cells, mine: Sequence[str], protocol: Protocol) -> None:
+    """Prints the table and the sentences."""
+    console = plain_console(width=max(plain_console().width, WIDTH))
+    missing = len(all_names()) + len([name for name in mine if name not in all_names()])
+    missing -= order.scores["method"].n_unique()
+    seeds = counted(protocol.seeds, "seed")
+    print(f"Mean rank by column (95 % interval), gains over softmax trained/swapped in points, {seeds}; * is shown.")
+    console.print(board_table(order, costs_of(cells), mine))
+    if missing > 0:
+        print(f"{counted(missing, 'method')} not measured on every task: left out.")
+    for sentence in sentences(order, mine):
+        console.print(sentence, highlight=False, soft_wrap=True)
+
+
+def write_board(directory: Path, order: Order, cells: Cells, protocol: Protocol) -> None:
+    """Writes board.json, a cell a line, and the picture; prints where."""
+    path = directory / "board.json"
+    head = json.dumps({"protocol": protocol.digest, "settings": dataclasses.asdict(protocol)})
+    lines = ",\n".join(map(json.dumps, cells))
+    write_whole(path, f'{head[:-1]}, "cells": [\n{lines}\n]}}\n')
+    save_chart(board_chart(order), directory / "board")
+    print(f"Picture: {typed_path(directory / 'board.png')}; JSON: {typed_path(path)}")
+
+
+def main() -> None:
+    """Runs the command line."""
+    with process.command():
+        rank(parse(Arguments, description=__doc__, example=f"{COMMAND} my_module:mine"))

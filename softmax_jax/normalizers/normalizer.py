@@ -73,6 +73,8 @@ class Normalizer(Numbers):
                 object.__setattr__(self, part, Bound(value.func, value.args, value.keywords))
         if not isinstance(self.map, Map | Bound):
             object.__setattr__(self, "map", Bound(self.map))
+        if self.scale is not None and jax.tree_util.all_leaves([self.scale]):  # a function, which is no leaf for JAX
+            object.__setattr__(self, "scale", Bound(self.scale))
 
     @property
     def shift_invariant(self) -> bool:
@@ -124,7 +126,7 @@ class Normalizer(Numbers):
         scale = self.scale
         if scale is None or (isinstance(scale, Scale) and not checks.has_axes(scale)):
             return  # because a scale of this package gives one β per row unless its numbers have axes
-        name = type(scale).__name__
+        name = type(scale.func if isinstance(scale, Bound) else scale).__name__
         try:
             beta: Any = jax.eval_shape(lambda z: jnp.asarray(beta_of(scale, Row.of(z, axis, None, False))), logits)
         except (TypeError, ValueError):

@@ -20,6 +20,9 @@ def test_a_normalizer_is_a_map_over_a_scale_or_any_functions_called_alike():
     sharp = sj.Normalizer(sj.softmax, jax.tree_util.Partial(lambda beta, z, axis, where: beta, 3.0))
     np.testing.assert_allclose(sharp(z), sj.softmax(3 * z), rtol=1e-6)
     assert jax.tree.leaves(sharp) == [3.0]
+    plain = sj.Normalizer(sj.softmax, lambda z, axis, where: jnp.float32(3))  # an argument of a program, as any other
+    np.testing.assert_allclose(jax.jit(lambda normalizer: normalizer(z))(plain), sharp(z), rtol=1e-6)
+    assert jax.tree.leaves(plain) == []
     flat = sj.Normalizer(sj.softmax, sj.LogLength(s=0.0))
     np.testing.assert_array_equal(flat(jnp.array([1.0, -jnp.inf, 2.0])), [0.5, 0, 0.5])
 

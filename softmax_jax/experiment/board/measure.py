@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import importlib.metadata
 import io
 import os
 import platform
@@ -26,6 +25,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
+from softmax_jax import __version__
 from softmax_jax.experiment import REPOSITORY
 from softmax_jax.experiment.board.protocol import COLUMNS, Job, Protocol
 from softmax_jax.experiment.measures.sets import Draw, key_of, set_keys
@@ -200,7 +200,7 @@ def commit() -> str:
         done = subprocess.run(words, capture_output=True, text=True)
         if REPOSITORY and not done.returncode:
             return done.stdout.strip()
-    return importlib.metadata.version("softmax_jax")
+    return __version__
 
 
 def write_models(path: Path, models: Parameters) -> None:

@@ -190,7 +190,7 @@ def check_fused(normalizer: Normalizer, bias: Bias) -> None:
         raise Refusal(f"the map {name} is no softmax and rides no fused kernel: use implementation='streaming'")
     if not runs_fused(normalizer):
         raise Refusal(
-            f"the scale {type(normalizer.scale).__name__} needs the logits, which a fused kernel never forms: "
+            f"the scale {name_of(normalizer.scale)} needs the logits, which a fused kernel never forms: "
             "give it a method of_row(row), or use implementation='streaming'"
         )
     if bias is not None and type(normalizer.map) in WITH_SINK:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from softmax_jax.normalizers import checks
 from softmax_jax.normalizers.maps import DISPERSES, Map, soft_cap, softmax
+from softmax_jax.normalizers.naming import name_of
 from softmax_jax.normalizers.parameters import ByNumbers, Numbers, number
 from softmax_jax.normalizers.row import AnyAxis, AnyMask, Axis, Row, weigh
 from softmax_jax.normalizers.scales import Scale, ScaleLike
@@ -73,7 +74,8 @@ class Normalizer(Numbers):
                 object.__setattr__(self, part, Bound(value.func, value.args, value.keywords))
         if not isinstance(self.map, Map | Bound):
             object.__setattr__(self, "map", Bound(self.map))
-        if self.scale is not None and jax.tree_util.all_leaves([self.scale]):  # a function, which is no leaf for JAX
+        if jax.tree_util.all_leaves([self.scale]) and not hasattr(self.scale, "of_row"):
+            # A plain function, which as a leaf could be no argument of a compiled one.
             object.__setattr__(self, "scale", Bound(self.scale))
 
     @property
@@ -126,7 +128,7 @@ class Normalizer(Numbers):
         scale = self.scale
         if scale is None or (isinstance(scale, Scale) and not checks.has_axes(scale)):
             return  # because a scale of this package gives one β per row unless its numbers have axes
-        name = type(scale.func if isinstance(scale, Bound) else scale).__name__
+        name = name_of(scale)
         try:
             beta: Any = jax.eval_shape(lambda z: jnp.asarray(beta_of(scale, Row.of(z, axis, None, False))), logits)
         except (TypeError, ValueError):

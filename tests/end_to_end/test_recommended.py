@@ -45,7 +45,6 @@ def test_every_command_that_is_recommended_can_be_typed(shell, normalizer):
     assert shlex.split(refit.following, comments=True) == [*shell.called("report"), RUN]
 
 
-@pytest.mark.full
 def test_a_locale_that_knows_no_umlaut_is_named_and_the_checkpoint_is_not(tmp_path, monkeypatch):
     """Nobody is told to remove a checkpoint that is whole."""
     (tmp_path / RUN).mkdir(parents=True)

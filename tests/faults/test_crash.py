@@ -98,9 +98,10 @@ def test_a_directory_that_cannot_be_made_is_named_with_its_option(tmp_path):
 
 WRITES = r"\bopen\(|\.write_text\(|\.write_bytes\(|\.savefig\(|\.save\(|np\.save|to_csv\("
 READS = r"[. ]open\(|\.read_text\(|\.read_bytes\(|np\.load|pl\.read_|pl\.scan_|json\.load\("
-WHOLE = ("fit.save(path)", "self.save(step, state)", "ocp.save(unfinished, tree)")
-"""A fit, by `write_json`; a checkpoint, by Orbax."""
+WHOLE = ("fit.save(path)", "self.save(step, state)", "ocp.save(unfinished, tree)", "np.savez(file, ")
+"""A fit, by `write_json`; a checkpoint, by Orbax; arrays in memory, which `write_whole` writes."""
 OTHERWISE = (">>>", 'files[name].read_text(encoding="utf-8")', "pl.read_csv(data", "pl.read_ndjson(data")
+OTHERWISE += ("np.load(io.BytesIO(read_bytes(",)
 """An example; the script that goes with the vectors, which runs without this package; what was read by `files`."""
 
 

@@ -49,7 +49,6 @@ def test_what_a_position_sees():
     assert not np.allclose(before[:, 5:], later[:, 5:], atol=1e-2)
 
 
-@pytest.mark.full
 def test_what_a_normalizer_learns_leaves_all_other_parameters_alike():
     plain, learning = (
         nnx.to_pure_dict(nnx.state(model, nnx.Param)) for model in (built("softmax"), built("ssmax", ("s",)))
@@ -90,6 +89,7 @@ def test_dropout_needs_rngs():
     np.testing.assert_allclose(dropped(plain, jax.random.key(1)), kept, atol=1e-6)
 
 
+@pytest.mark.full
 def test_the_last_positions_are_those_of_all_where_the_last_block_computes_no_others():
     model = Transformer(3, 5, normalizer("ssmax"), hidden=8, heads=2, rngs=nnx.Rngs(0))
     inputs = jax.random.normal(jax.random.key(1), (2, 7, 3))

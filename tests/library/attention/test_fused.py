@@ -52,7 +52,11 @@ def test_half_precision_is_computed_in_float32():
     [
         ("softpick", False, r"the map softpick .* use implementation='streaming'"),
         ("ssmax(cap=30)", False, r"the map soft_capped "),
-        (sj.Normalizer(sj.softmax, cast(Any, lambda *_: 2.0)), False, r"the scale function .* use implementation="),
+        (
+            sj.Normalizer(sj.softmax, cast(Any, lambda *_: 2.0)),
+            False,
+            r"the scale <lambda> needs .* use implementation=",
+        ),
         ("adaptive", True, r"the entropy needs it: leave bias out"),
         ("sink_softmax", True, r"sink_softmax needs it: leave bias out"),
     ],

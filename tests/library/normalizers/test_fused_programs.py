@@ -11,7 +11,6 @@ some_producers = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.full
 def test_some_methods_weigh_as_if_the_logits_were_there_already():
     check({name: ALL[name] for name in ("adaptive", "hardmax", "top_k")}, "soft cap")
 

@@ -12,7 +12,7 @@ from softmax_jax.laws import laws
 from softmax_jax.laws.checker import weigh_interleaved
 from softmax_jax.laws.laws import Claims, Rounding, Weighed
 from softmax_jax.refusal import Refusal
-from tests.tiers import HEART, full_except, methods
+from tests.tiers import HEART, methods
 
 SEGMENTS, ENTRIES, HEADS = 7, 40, 2
 
@@ -95,7 +95,8 @@ def test_half_types_are_computed_in_float32(name):
         np.testing.assert_array_equal(weights, expected.astype(jnp.float16))
 
 
-@pytest.mark.parametrize("name", full_except([*HEART, "first_token(bias=1)", "a function"], "a function"))
+@pytest.mark.full
+@pytest.mark.parametrize("name", [*HEART, "first_token(bias=1)", "a function"])
 def test_the_order_of_segments_the_calls_and_vmap_change_nothing(name):
     logits, ids, where, _ = graph()
     normalizer = normalizer_of(name)

@@ -80,9 +80,13 @@ def what_came() -> Iterator[Line]:
     gain, p = learned.filter(budget=0.01, length=512)["net"].cast(pl.Float64).to_list(), _tests(512)
     yield PAGE, f"its gain at 512 tokens is {with_half(gain, '+.1f')} facts (p = {p['seeds'][0.01]:.2g})"
     tests = significance_frame(read("front/answers.csv"))
-    least = tests.select(pl.min("found")).item()
-    assert least > 0.05
-    yield PAGE, f"the counts show none in {len(tests)} cells (p of {least:.2g} or more)"
+    counted, rest = tests.filter(pl.col("found") < 0.05), tests.filter(pl.col("found") >= 0.05)
+    ((budget, length, p_found, *_),) = counted.rows()
+    where = f"{length:,} tokens and a budget of {100 * budget:g} % (p = {p_found:.2g})"
+    yield (
+        PAGE,
+        f"the counts show one of {len(tests)} gains, at {where}; the others have p of {rest['found'].min():.2g} or more",
+    )
     shown = tests.filter(pl.col("answer") < 0.05).sort("length", "budget")
     assert set(shown["length"]) == {512}
     budgets = listed(f"{100 * budget:g}" for budget in shown["budget"])

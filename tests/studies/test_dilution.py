@@ -83,7 +83,7 @@ class Words(DecoderModel):
 @pytest.mark.parametrize("near", [False, True])
 def test_facts_of_near_copies_share_their_names_in_other_pairs(near):
     model, filler = Words("words", {}, SIZES, cast(Any, None)), np.arange(1000, 1400, dtype=np.int32)
-    facts = draw_facts(model, filler, 200, 0, near, WORDS, NAMES)
+    facts = jax.tree.map(np.asarray, draw_facts(model, filler, 200, 0, near, WORDS, NAMES))
     assert facts.tokens.shape == (200,)
     np.testing.assert_array_equal(facts.tokens[facts.places], facts.candidates[facts.answers])
     asked = np.stack([facts.tokens[place - facts.questions.shape[1] : place] for place in facts.places])

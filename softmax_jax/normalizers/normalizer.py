@@ -74,8 +74,8 @@ class Normalizer(Numbers):
                 object.__setattr__(self, part, Bound(value.func, value.args, value.keywords))
         if not isinstance(self.map, Map | Bound):
             object.__setattr__(self, "map", Bound(self.map))
-        if jax.tree_util.all_leaves([self.scale]) and not hasattr(self.scale, "of_row"):
-            # A plain function, which as a leaf could be no argument of a compiled one.
+        is_leaf = jax.tree_util.all_leaves([self.scale]) and not hasattr(self.scale, "of_row")
+        if self.scale is not None and is_leaf:  # a plain function, which could be no argument of a compiled one
             object.__setattr__(self, "scale", Bound(self.scale))
 
     @property

@@ -32,15 +32,14 @@ from softmax_jax.experiment.commands.process import one_line_errors
 from softmax_jax.experiment.configs import load_preset
 from softmax_jax.experiment.language_models.loading import load
 from softmax_jax.experiment.language_models.needles import NAMES, WORDS
-from softmax_jax.experiment.measures.units import Unit, compute, read, slug
+from softmax_jax.experiment.measures.units import Unit, collect, compute, read, settings_file, slug
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.tasks.retrieval import MultiQuery, Retrieval
 from softmax_jax.experiment.training.config import Config, changed
 from softmax_jax.experiment.training.progress import plain_console
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.experiment.training.train import train
-from softmax_jax.files import read_json, read_text, versions, write_json
-from softmax_jax.refusal import Refusal
+from softmax_jax.files import read_text, versions, write_json
 from studies import front
 from studies.common import CHECKPOINTS
 from studies.dilution_readers import (
@@ -58,7 +57,7 @@ from studies.dilution_readers import (
     draw_sets,
     law_numbers,
 )
-from studies.dilution_tables import CLASSES, collect
+from studies.dilution_tables import CLASSES
 from studies.head_numbers import head_numbers
 
 HEADS = (1, 3, 5, 20)
@@ -256,12 +255,10 @@ def heads_name(reader: Reader, seed: int) -> str:
 def study(arguments: Arguments) -> None:
     """Computes the cells that are not there yet, or puts their files together."""
     if arguments.collect:
-        return collect(arguments.output, arguments.collect)
-    known = arguments.output / "versions.json"
+        collect(arguments.output, arguments.collect, ("cells", "heads"))
+        return None
     made = {"texts": [path.name for path in arguments.texts], "quick": arguments.quick}
-    before = read_json(known) if known.exists() else made
-    if before | made != before:
-        raise Refusal(f"{arguments.output} has cells of other texts or --quick: choose another --output")
+    known = settings_file(arguments.output, made, "cells of other texts or --quick")
     write_json(known, versions() | made)
     heads = [head_reader(arguments, path.name) for path in CHECKPOINTS]
     readers = list(fact_readers(arguments)) if arguments.texts else []

@@ -1,7 +1,6 @@
 """Tables, statistics and the picture of what `studies.dilution` measured."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import altair as alt
 import numpy as np
@@ -9,10 +8,7 @@ import polars as pl
 import scipy.stats
 from jaxtyping import Float, Int
 
-from softmax_jax.experiment.measures.units import read
 from softmax_jax.experiment.report import charts, tables
-from softmax_jax.files import write_csv
-from softmax_jax.refusal import Refusal
 
 CLASSES = {"rank": (True, False), "dilution": (False, True), "both": (True, True), "neither": (False, False)}
 """Why a question is answered wrong: whether the heads' rows are outranked, and diluted."""
@@ -40,15 +36,6 @@ NAMES = {
 }
 COLOURS = ("#d55e00", "#c32d78", "#874bd2", "#2d96ff", "#007896", "#876900", "#2da51e", "#ff5a69", "#dc7800")
 """Of the families, in their order."""
-
-
-def collect(output: Path, directory: Path) -> None:
-    """Writes one CSV file of the cells and one of the heads. Raises Refusal where there are none."""
-    for kind in ("cells", "heads"):
-        if not (paths := sorted(output.glob(f"{kind}_*.csv"))):
-            raise Refusal(f"{output} has no {kind} to put together: name the --output of a run")
-        frame = pl.concat(map(read, paths), how="vertical_relaxed").sort("family", maintain_order=True)
-        write_csv(directory / f"{kind}.csv", frame.columns, frame.rows())
 
 
 def of_heads(cells: pl.DataFrame, heads: int) -> pl.DataFrame:

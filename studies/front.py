@@ -31,10 +31,9 @@ from softmax_jax.experiment.language_models import temperatures
 from softmax_jax.experiment.language_models.decoder import Sizes, scores
 from softmax_jax.experiment.language_models.loading import Model, load
 from softmax_jax.experiment.language_models.needles import make_needles
-from softmax_jax.experiment.measures.units import Unit, compute, read, slug
-from softmax_jax.files import read_json, read_text, versions, write_json
-from softmax_jax.refusal import Refusal
-from studies.front_tables import FROM_TEXT, LEARNED, ONE_BETA, PERMUTED, SOFTMAX, collect
+from softmax_jax.experiment.measures.units import Unit, collect, compute, read, settings_file, slug
+from softmax_jax.files import read_text, versions, write_json
+from studies.front_tables import FROM_TEXT, LEARNED, ONE_BETA, PERMUTED, SOFTMAX
 
 BUDGETS = (0.01, 0.04, 0.0025, 0.02, 0.005, 0.0)
 """Shares by which the loss of text may rise, in the order of the work."""
@@ -207,12 +206,10 @@ class Study:
 def study(arguments: Arguments) -> None:
     """Computes the cells that are not there yet, or puts their files together."""
     if arguments.collect:
-        return collect(arguments.output, arguments.collect, tuple(COLUMNS))
-    known = arguments.output / "versions.json"
+        collect(arguments.output, arguments.collect, COLUMNS)
+        return None
     made = {"model": arguments.model, "texts": [path.name for path in arguments.texts], "quick": arguments.quick}
-    before = read_json(known) if known.exists() else made
-    if before | made != before:
-        raise Refusal(f"{arguments.output} has cells of another model, other texts or --quick: choose another --output")
+    known = settings_file(arguments.output, made, "cells of another model, other texts or --quick")
     write_json(known, versions() | made)
     return compute(list(Study(arguments, load(arguments.model)).units()), arguments.output)
 

@@ -1,33 +1,18 @@
 """Tables and pictures of what `studies.front` measured, from the files of its cells."""
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import altair as alt
 import polars as pl
 
 from softmax_jax.experiment.language_models.page import heads_map
 from softmax_jax.experiment.measures.significance import corrected, mcnemar, paired_p_value
-from softmax_jax.experiment.measures.units import read
 from softmax_jax.experiment.report import charts
 from softmax_jax.experiment.report.tables import markdown_table, number_or_dash, with_interval
-from softmax_jax.files import write_csv
-from softmax_jax.refusal import Refusal
 
 SOFTMAX, LEARNED, PERMUTED, FROM_TEXT, ONE_BETA = "softmax", "learned", "permuted", "from text", "one beta"
 LABELS = {LEARNED: "θ learned", PERMUTED: "θ permuted", ONE_BETA: "one β", FROM_TEXT: "θ from text"}
 COLOURS = {"θ learned": "#d55e00", "θ permuted": charts.GREY, "one β": "#0072b2", "θ from text": "#009e73"}
 SETTING = ("kind", "budget", "length")
 MEASURES = ("right", "plain", "loss", "plain_loss")
-
-
-def collect(output: Path, directory: Path, kinds: Sequence[str]) -> None:
-    """Writes one CSV file of each kind of unit. Raises Refusal where a kind is missing."""
-    for kind in kinds:
-        if not (paths := sorted(output.glob(f"{kind}_*.csv"))):
-            raise Refusal(f"{output} has no {kind} to put together: name the --output of a run")
-        frame = pl.concat(map(read, paths))
-        write_csv(directory / f"{kind}.csv", frame.columns, frame.rows())
 
 
 def cells_frame(answers: pl.DataFrame, losses: pl.DataFrame) -> pl.DataFrame:

@@ -33,8 +33,8 @@ from softmax_jax.experiment.language_models import measures
 from softmax_jax.experiment.language_models.decoder import hidden, losses, weigh_by
 from softmax_jax.experiment.language_models.loading import Model, load
 from softmax_jax.experiment.language_models.needles import Needles, make_needles
-from softmax_jax.experiment.measures.units import Unit, compute, read, slug
-from softmax_jax.files import read_json, read_text, versions, write_json
+from softmax_jax.experiment.measures.units import Unit, compute, read, settings_file, slug
+from softmax_jax.files import read_text, versions, write_json
 from softmax_jax.refusal import Refusal
 from studies.head_numbers import FAMILIES, HeadNumbers, by_numbers, head_numbers, learned_numbers
 from studies.needles import Oracle, answer
@@ -282,11 +282,8 @@ def study(arguments: Arguments) -> None:
     """Computes the units that are not there yet, or puts the files of units together."""
     if arguments.collect:
         return collect(arguments.output, arguments.collect, arguments.page)
-    known = arguments.output / "versions.json"
     made = {"model": arguments.model, "texts": [path.name for path in arguments.texts], "quick": arguments.quick}
-    before = read_json(known) if known.exists() else made
-    if before | made != before:
-        raise Refusal(f"{arguments.output} has units of another model, other texts or --quick: choose another --output")
+    known = settings_file(arguments.output, made, "units of another model, other texts or --quick")
     units = [unit for unit in Study(arguments, load(arguments.model)).units() if fnmatch(unit.name, arguments.units)]
     if not units:
         raise Refusal(f"--units is {arguments.units!r}: it matches no unit; give a pattern such as 'losses_*'")

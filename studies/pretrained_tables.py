@@ -7,9 +7,9 @@ import numpy as np
 import polars as pl
 
 from softmax_jax.experiment.language_models import measures
-from softmax_jax.experiment.measures.units import read
+from softmax_jax.experiment.measures import units
 from softmax_jax.experiment.report.tables import markdown_table, put_into
-from softmax_jax.files import read_text, write_csv, write_whole
+from softmax_jax.files import read_text, write_whole
 from softmax_jax.refusal import Refusal
 
 FACTS = 8
@@ -76,11 +76,10 @@ def needles_table(needles: pl.DataFrame) -> str:
 
 def collect(output: Path, directory: Path, page: Path | None) -> None:
     """Writes one CSV file of each kind of unit, and the tables of those that are there into the page."""
-    frames = {kind: pl.concat(map(read, paths)) for kind in KINDS if (paths := sorted(output.glob(f"{kind}_*.csv")))}
-    if not frames:
+    kinds = [kind for kind in KINDS if any(output.glob(f"{kind}_*.csv"))]
+    if not kinds:
         raise Refusal(f"{output} has no units to put together: name the --output of a run")
-    for kind, frame in frames.items():
-        write_csv(directory / f"{kind}.csv", frame.columns, frame.rows())
+    frames = units.collect(output, directory, kinds)
     if page:
         tables = {"losses": losses_table, "needles": needles_table}
         made = {kind: table(frames[kind]) for kind, table in tables.items() if kind in frames}

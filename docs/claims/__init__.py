@@ -5,6 +5,7 @@ is a choice and no result (a setting, a threshold, a published value that the se
 `SETTINGS` of its module, in its words. `docs.claims.walk` finds the numbers of a page that are neither.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -34,6 +35,7 @@ def board_cells() -> list[dict[str, Any]]:
     return read_board(SHIPPED_BOARD, PROTOCOL)
 
 
+@functools.cache
 def board_order() -> Order:
     """Returns the order of the board that ships."""
     return order_methods(frame_of_cells(board_cells()), PROTOCOL.floors)

@@ -1,4 +1,4 @@
-"""Claims of rank and dilution: the page on language models, and its predictions."""
+"""Claims of rank and dilution: the page on how sharp a row must be, and its predictions."""
 
 import functools
 import math
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from docs.claims import DATA, predicted, read, verdict
+from docs.claims import predicted, read, verdict
 from studies.dilution_tables import ALL, CHOSEN, correlations, points, predicted_share, spearman, totals
 
 PAGE = "docs/sharpness.md"
@@ -22,16 +22,14 @@ SHARP_MODELS = ("frontier", "near_ties")
 
 
 @functools.cache
-def _cells() -> pl.DataFrame | None:
-    """Returns what was measured; None before the run."""
-    return read("dilution/cells.csv") if (DATA / "dilution" / "cells.csv").exists() else None
+def _cells() -> pl.DataFrame:
+    """Returns what was measured."""
+    return read("dilution/cells.csv")
 
 
 def _value(family: str, length: int, column: str, heads: int = CHOSEN) -> float:
     """Returns a column of the totals of a cell; NaN where it was not measured."""
-    if (cells := _cells()) is None:
-        return math.nan
-    rows = totals(cells, heads).filter(family=family, length=length)
+    rows = totals(_cells(), heads).filter(family=family, length=length)
     return float(rows[column].item()) if len(rows) else math.nan
 
 
@@ -45,23 +43,24 @@ def _judged(*parts: tuple[float, bool], form: str = "{:+.0f}") -> tuple[str, str
 
 def _points(heads: int) -> pl.DataFrame | None:
     """Returns the share by dilution and the law's gain of each cell; None while too few families are there."""
-    cells = _cells()
-    frame = None if cells is None else points(cells, heads)
-    return frame if frame is not None and frame["family"].n_unique() >= FAMILIES else None
+    frame = points(_cells(), heads)
+    return frame if frame["family"].n_unique() >= FAMILIES else None
 
 
 def _claimed(heads: int) -> tuple[float, float, float]:
-    """Returns Spearman's correlation of the share by dilution and the law's gain, with its interval; NaN before."""
-    if (frame := _points(heads)) is None:
-        return math.nan, math.nan, math.nan
-    cells = _cells()
-    assert cells is not None
-    low, high = np.nanquantile(correlations(cells, heads), (0.025, 0.975))
-    return float(frame.select(pl.corr("share", "law", method="spearman")).item()), float(low), float(high)
+    """Returns the correlation and its interval, where enough families are there; else NaN."""
+    frame = _points(heads)
+    return (math.nan, math.nan, math.nan) if frame is None else _correlated(frame, heads)
+
+
+def _correlated(frame: pl.DataFrame, heads: int) -> tuple[float, float, float]:
+    """Returns Spearman's correlation of the share by dilution and the law's gain, with its 95 % interval."""
+    low, high = np.nanquantile(correlations(_cells(), heads), (0.025, 0.975))
+    return spearman(frame["share"].to_numpy(), frame["law"].to_numpy()), float(low), float(high)
 
 
 def _lines(*columns: str) -> list[float]:
-    """Returns how much a line in each column predicts in other families; NaN before the run."""
+    """Returns how much a line in each column predicts in other families; NaN where they are too few."""
     frame = _points(ALL)
     return [math.nan if frame is None else predicted_share(frame, column) for column in columns]
 
@@ -145,7 +144,6 @@ def predictions() -> Iterator[Line]:
 
 def heads_of_max_retrieval() -> Iterator[Line]:
     cells = _cells()
-    assert cells is not None
     cell = {tuple(row[name] for name in ("family", "length")): row for row in totals(cells, CHOSEN).to_dicts()}
     flat, rounded = (cell[family, 1024] for family in ("paper_float32", "paper"))
     yield (
@@ -180,11 +178,8 @@ def heads_of_max_retrieval() -> Iterator[Line]:
 
 
 def split_and_law() -> Iterator[Line]:
-    cells = _cells()
-    assert cells is not None
-    frame = points(cells, ALL)
-    low, high = np.nanquantile(correlations(cells, ALL), (0.025, 0.975))
-    correlation = spearman(frame["share"].to_numpy(), frame["law"].to_numpy())
+    frame = points(_cells(), ALL)
+    correlation, low, high = _correlated(frame, ALL)
     by_share, by_wrong = (predicted_share(frame, column) for column in ("share", "wrong"))
     count, families = len(frame), frame["family"].n_unique()
     yield (

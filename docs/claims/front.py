@@ -21,6 +21,11 @@ def _cells() -> pl.DataFrame:
     return cells_frame(read("front/answers.csv"), read("front/losses.csv"))
 
 
+@functools.cache
+def _tests() -> pl.DataFrame:
+    return significance_frame(read("front/answers.csv"))
+
+
 def _mean(column: str, kind: str, budget: float, length: int = 512) -> float:
     """Returns the mean of a column over seeds; NaN where nothing was measured."""
     values = _cells().filter(kind=kind, budget=budget, length=length)[column].drop_nulls().to_list()
@@ -77,9 +82,10 @@ def what_came() -> Iterator[Line]:
         for (length,), one in learned.filter(budget=0.01).sort("length").group_by("length", maintain_order=True)
     ]
     yield PAGE, f"Within 1 % of loss it finds {listed(found)}"
-    gain, p = learned.filter(budget=0.01, length=512)["net"].cast(pl.Float64).to_list(), _tests(512)
-    yield PAGE, f"its gain at 512 tokens is {with_half(gain, '+.1f')} facts (p = {p['seeds'][0.01]:.2g})"
-    tests = significance_frame(read("front/answers.csv"))
+    gain = learned.filter(budget=0.01, length=512)["net"].cast(pl.Float64).to_list()
+    p = _tests().filter(budget=0.01, length=512)["seeds"].item()
+    yield PAGE, f"its gain at 512 tokens is {with_half(gain, '+.1f')} facts (p = {p:.2g})"
+    tests = _tests()
     counted, rest = tests.filter(pl.col("found") < 0.05), tests.filter(pl.col("found") >= 0.05)
     ((budget, length, p_found, *_),) = counted.rows()
     where = f"{length:,} tokens and a budget of {100 * budget:g} % (p = {p_found:.2g})"
@@ -94,12 +100,6 @@ def what_came() -> Iterator[Line]:
     yield PAGE, f"at 1 % from {one['answer_of_softmax'][0]:.2f} to {one['answer'].mean():.2f} nats"
     questions = learned.filter(length=512)
     yield PAGE, f"has p < 0.05 in {(questions['p'] < 0.05).sum()} of {len(questions)}"
-
-
-def _tests(length: int) -> dict[str, dict[float, float]]:
-    """Returns the corrected p of each test by budget, at a length."""
-    tests = significance_frame(read("front/answers.csv")).filter(length=length)
-    return {name: dict(tests.select("budget", name).rows()) for name in ("found", "answer", "seeds")}
 
 
 def placebos() -> Iterator[Line]:

@@ -15,7 +15,7 @@
 #
 # Five normalizers train the same small transformer to find a pattern in noise, and are tested on longer sequences.
 # `shifted_softmax` and `signed_l1` are formulas that went around under the names SSMax and Softpick; the first is softmax.
-# What the results say stands on [Train and test](../../docs/train_and_test.md).
+# The board on [Train and test](../../docs/train_and_test.md) has this task beside six others.
 #
 # `docs/render shootout` runs this page, `python shootout.py` the same.
 

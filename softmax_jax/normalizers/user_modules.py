@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+from softmax_jax.files import read_text
 from softmax_jax.normalizers.checks import shown
 from softmax_jax.refusal import Refusal
 
@@ -142,6 +143,12 @@ def named_module(text: str) -> str | None:
     """Returns the module of a text such as `my_module:relu`, None for other texts."""
     named = OF_A_MODULE.fullmatch(text)
     return named[1] if named else None
+
+
+def source_of(module: str) -> str:
+    """Returns the source of an imported module; an empty text for one that is not imported or has no file."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return read_text(Path(file)) if file else ""
 
 
 def require_trust(text: str, module: str | None, file: Path) -> None:

@@ -29,7 +29,7 @@ from studies.dilution_readers import (
     draw_sequence,
     written,
 )
-from studies.dilution_tables import CLASSES, collect, correlations, points, predicted_share, totals
+from studies.dilution_tables import CLASSES, correlations, points, predicted_share, totals
 from studies.front import NAMES, WORDS
 from studies.head_numbers import head_numbers
 from tests.experiment.language_models.plain_llama import tiny_arrays
@@ -168,7 +168,7 @@ def test_the_quick_study_computes_its_cells_and_goes_on(tmp_path: Path, capsys, 
     assert "1 of 15 parts to compute" in capsys.readouterr().out
     with pytest.raises(Refusal, match="has cells of other texts or --quick: choose another --output"):
         dilution.study(dataclasses.replace(arguments, quick=False))
-    collect(tmp_path / "run", tmp_path / "data")
+    dilution.study(dataclasses.replace(arguments, collect=tmp_path / "data"))
     cells = pl.read_csv(tmp_path / "data" / "cells.csv")
     assert cells["family"].n_unique() == 5
     assert (cells.select(pl.sum_horizontal(*CLASSES)).to_series() == cells["missed"]).all()

@@ -18,7 +18,6 @@ from studies import front
 from studies.front import LEARNED, ONE_BETA, PERMUTED, SOFTMAX, Arguments, Study
 from studies.front_tables import (
     cells_frame,
-    collect,
     front_chart,
     front_table,
     significance_frame,
@@ -111,7 +110,7 @@ def test_the_study_computes_its_cells_and_goes_on_where_it_was_stopped(tmp_path,
     assert "1 of 16 parts to compute" in capsys.readouterr().out
     with pytest.raises(Refusal, match="has cells of another model, other texts or --quick: choose another --output"):
         front.study(dataclasses.replace(arguments, quick=False))
-    collect(tmp_path / "cells", tmp_path / "data", tuple(front.COLUMNS))
+    front.study(dataclasses.replace(arguments, collect=tmp_path / "data"))
     theta, shares, losses, answers = (pl.read_csv(tmp_path / "data" / f"{kind}.csv") for kind in front.COLUMNS)
     cells = cells_frame(answers, losses)
     assert cells.group_by("kind").agg(pl.sum("asked")).sort("kind").rows() == [

@@ -12,7 +12,6 @@ import io
 import os
 import platform
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,8 +34,9 @@ from softmax_jax.experiment.tasks.items import ItemTask
 from softmax_jax.experiment.training.config import Config
 from softmax_jax.experiment.training.run import Parameters, Run, TrainState, build_run
 from softmax_jax.experiment.training.trainer import train_steps
-from softmax_jax.files import read_bytes, read_json, read_text, versions, write_json, write_whole
+from softmax_jax.files import read_bytes, read_json, versions, write_json, write_whole
 from softmax_jax.normalizers.registry import imported_for
+from softmax_jax.normalizers.user_modules import source_of
 from softmax_jax.refusal import Refusal
 
 QUICK_TO_COMPILE = {"xla_backend_optimization_level": 1}
@@ -220,8 +220,7 @@ def read_models_of_softmax(protocol: Protocol, job: Job, directory: Path) -> Par
 def code_of(method: str) -> str:
     """Returns the SHA-256 of the module of somebody's own method, by which a cell of older code is known; else ''."""
     module = imported_for(method)
-    path = getattr(sys.modules.get(module or ""), "__file__", None)
-    return hashlib.sha256(read_text(Path(path)).encode()).hexdigest() if path else ""
+    return hashlib.sha256(source_of(module).encode()).hexdigest() if module else ""
 
 
 def cell_path(directory: Path, method: str, job: Job) -> Path:

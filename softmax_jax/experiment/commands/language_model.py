@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,6 +35,7 @@ from softmax_jax.experiment.language_models.temperatures import BUDGET, STEPS
 from softmax_jax.experiment.measures.units import Unit, compute, read, slug
 from softmax_jax.experiment.training.progress import Log, plain_console
 from softmax_jax.files import read_text
+from softmax_jax.normalizers.user_modules import named_module, source_of
 from softmax_jax.refusal import Refusal
 
 EXAMPLE = "softmax-jax language-model smollm2 --text README.md docs/sharpness.md --output smollm2"
@@ -121,7 +121,7 @@ def measure(arguments: Arguments, model: Model) -> list[pl.DataFrame]:
         Unit(f"losses_{slug(name)}_{file}", LOSS_COLUMNS, functools.partial(measure_losses, name, *text))
         for name, (file, *text) in itertools.product(names, named)
     ]
-    modules = [read_text(Path(str(sys.modules[name.partition(":")[0]].__file__))) for name in names if ":" in name]
+    modules = [source_of(module) for name in names if (module := named_module(name))]
     tokens = [tokens.tolist() for _, tokens in texts]
     inputs = (*model.identity, modules, edges, tokens)
     files = arguments.output / "measured" / hashlib.sha256(repr(inputs).encode()).hexdigest()[:16]

@@ -27,8 +27,16 @@ from softmax_jax.normalizers.registry import all_names, imported_for, normalizer
 from softmax_jax.refusal import Refusal
 
 SHIPPED_BOARD = Path(__file__).parents[1] / "board" / "board.json"
-FIRST = ("softmax", "adaptive", "ssmax", "softmax1", "entmax15", "sparsemax", "softpick", "sigmoid", "hardmax")
-FIRST += (
+FIRST = (
+    "softmax",
+    "adaptive",
+    "ssmax",
+    "softmax1",
+    "entmax15",
+    "sparsemax",
+    "softpick",
+    "sigmoid",
+    "hardmax",
     "asentmax",
     "sink_softmax",
     "top_k",

@@ -4,14 +4,14 @@ import dataclasses
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from softmax_jax.experiment.measures.frames import read_csv
-from softmax_jax.files import write_csv
+from softmax_jax.files import read_json, write_csv
 from softmax_jax.refusal import Refusal
 
 
@@ -34,6 +34,26 @@ def slug(name: str) -> str:
 def read(path: Path) -> pl.DataFrame:
     """Returns the rows that a unit wrote."""
     return read_csv(path, schema_overrides={"text": pl.String, "loss": pl.Float64})
+
+
+def settings_file(output: Path, settings: Mapping[str, Any], differing: str) -> Path:
+    """Returns the file for the settings of the units. Raises Refusal where it has units of `differing` ones."""
+    file = output / "versions.json"
+    before = read_json(file) if file.exists() else settings
+    if {**before, **settings} != before:
+        raise Refusal(f"{output} has {differing}: choose another --output")
+    return file
+
+
+def collect(output: Path, directory: Path, kinds: Iterable[str]) -> dict[str, pl.DataFrame]:
+    """Writes one CSV file of all units of a kind, and returns its rows. Raises Refusal where a kind has none."""
+    frames = {}
+    for kind in kinds:
+        if not (paths := sorted(output.glob(f"{kind}_*.csv"))):
+            raise Refusal(f"{output} has no {kind} to put together: name the --output of a run")
+        frames[kind] = frame = pl.concat(map(read, paths), how="vertical_relaxed")
+        write_csv(directory / f"{kind}.csv", frame.columns, frame.rows())
+    return frames
 
 
 def compute(units: Sequence[Unit], output: Path) -> None:

@@ -37,7 +37,10 @@ def board_table(order: Order, costs: Mapping[str, tuple[int, float]], named: Seq
     tasks: list[str] = order.tasks["task"].unique(maintain_order=True).to_list()
     heads = [SHORT.get(task, task) for task in tasks]
     table = new_table("", "method", *COLUMNS, *heads, "parameters", "CPU s")
-    gains = {tuple(place): gain_cell(*gain) for *place, gain in with_gains(order.scores).rows()}
+    gains = {
+        tuple(place): gain_cell(gain, p_value)
+        for *place, gain, p_value in order.scores.select("method", "task", "column", "gain", "p").rows()
+    }
     places = {
         (method, column): f"{rank:.1f} ({low:.0f}–{high:.0f})"
         for method, column, rank, low, high, *_ in order.places.rows()
@@ -48,11 +51,6 @@ def board_table(order: Order, costs: Mapping[str, tuple[int, float]], named: Seq
         row = (method, *(places.get((method, column), "–") for column in COLUMNS), *cells)
         table.add_row(*row, f"{numbers:,}", f"{seconds:.0f}", style="bold" if method in named else None)
     return table
-
-
-def with_gains(scores: pl.DataFrame) -> pl.DataFrame:
-    """Returns method, task, column, and the gain with its p as one value."""
-    return scores.select("method", "task", "column", pl.concat_list("gain", "p"))
 
 
 def gain_cell(gain: float, p_value: float | None) -> str:

@@ -135,6 +135,10 @@ class Study:
         for length in longer:
             for setting in (Setting(SOFTMAX), *(Setting(LEARNED, 0, budget) for budget in self.budgets)):
                 yield from self.cells(setting, length)
+        placebos = [Setting(kind, 0, BUDGETS[0]) for kind in (PERMUTED, ONE_BETA, FROM_TEXT)]
+        for setting in (*placebos, *(Setting(LEARNED, seed, BUDGETS[0]) for seed in range(1, self.seeds))):
+            for length in longer:  # at one budget, as a cell takes minutes
+                yield from self.cells(setting, length)
 
     def cells(self, setting: Setting, length: int) -> Iterator[Unit]:
         """Yields a unit of questions in texts of a length, and at the first length one of the loss of text."""

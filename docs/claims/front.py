@@ -37,6 +37,14 @@ def _most(kind: str) -> float:
     return max((net for budget in BUDGETS if not math.isnan(net := _mean("net", kind, budget))), default=math.nan)
 
 
+def _longer(kind: str) -> list[float]:
+    """Returns the mean net gain within 1 % at both longer lengths; nothing until both have all their seeds."""
+    seeds = 5 if kind == LEARNED else 1
+    cells = _cells().filter(pl.col("length") > 512, kind=kind, budget=0.01)
+    means = cells.group_by("length").agg(pl.mean("net"), pl.len()).filter(len=seeds)["net"].to_list()
+    return means if len(means) == 2 else []
+
+
 def _judged(net: float, *holds: bool, more: str = "") -> tuple[str, str]:
     """Returns the verdict of a prediction on a net gain, and what came."""
     return ("not measured", "") if math.isnan(net) else (verdict(*holds), f"{net:+.1f}{more}")
@@ -46,6 +54,9 @@ def predictions() -> Iterator[Line]:
     quarter, one, four = (_mean("net", LEARNED, budget) for budget in (0.0025, 0.01, 0.04))
     learned, permuted = (_mean("cost", kind, 0.01) for kind in (LEARNED, PERMUTED))
     placebo, beta, text, longer = _most(PERMUTED), _most(ONE_BETA), _most(FROM_TEXT), _mean("net", LEARNED, 0.04, 2048)
+    learned_longer = min(_longer(LEARNED), default=math.nan)
+    placebos_longer = max((*_longer(PERMUTED), *_longer(ONE_BETA)), default=math.nan)
+    text_longer = max(_longer(FROM_TEXT), default=math.nan)
     costs = f"; {permuted:.1f} and {learned:.1f} %"
     rows = [
         ("One θ for each head gains at least 8 within 1 % of loss", _judged(one, one >= 8)),
@@ -59,6 +70,12 @@ def predictions() -> Iterator[Line]:
         ("One β for all heads gains at most 4 within 4 %", _judged(beta, beta <= 4)),
         ("Learned from text alone, θ gains at most 2 at any budget", _judged(text, text <= 2)),
         ("At 2,048 tokens θ learned at 512 gains at least 4 within 4 %", _judged(longer, longer >= 4)),
+        (
+            "At 2,048 and 4,096 tokens five seeds gain at least 6 each within 1 %",
+            _judged(learned_longer, learned_longer >= 6),
+        ),
+        ("There θ permuted and one β gain at most 2 each within 1 %", _judged(placebos_longer, placebos_longer <= 2)),
+        ("There θ from text alone loses at least 2 each within 1 %", _judged(text_longer, text_longer <= -2)),
     ]
     yield from predicted((prediction, *judged) for prediction, judged in rows)
 

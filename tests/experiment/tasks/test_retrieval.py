@@ -116,5 +116,5 @@ def test_lengths_run_from_two_to_the_longest_and_what_is_beyond_is_zero_and_mask
 
 
 def test_a_length_without_a_pair_is_refused():
-    with pytest.raises(ValueError, match=rf"a length is 1.*to {POSITIONS}"):
+    with pytest.raises(ValueError, match=rf"lengths is 1; it must be from 2 to {POSITIONS}"):
         Sort().test_batch(jax.random.key(0), 1, 4)

@@ -56,7 +56,7 @@ def test_every_class_but_the_answer_is_among_the_items():
         firsts = {int(shown(task, batch, sequence)[0][0]) for sequence in range(task.batch)}
         assert firsts == set(range(CLASSES))  # the order says nothing
     assert set(lengths) == {*range(CLASSES - 1, LENGTH + 1), 4 * LENGTH}
-    with pytest.raises(ValueError, match=f"a length is 3: it must be from {CLASSES - 1} to"):
+    with pytest.raises(ValueError, match=f"lengths is 3; it must be from {CLASSES - 1} to"):
         task.test_batch(jax.random.key(0), CLASSES - 2, 4)
 
 

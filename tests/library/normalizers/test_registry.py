@@ -238,12 +238,17 @@ def test_a_function_is_taken_wherever_a_normalizer_is():
         return jax.nn.softmax(x @ x.mT) @ x
 
     learned = sj.calibrate(attend, plain, learn=(), loss=lambda f, x: f(x).sum(), batches=[x], optimizer=none)
-    for swapped in plain, {"*": plain}, learned:
-        np.testing.assert_allclose(sj.swap(attend, swapped)(x), attend(x), rtol=1e-5)
-    np.testing.assert_allclose(sj.probe(attend, plain)(x)[0], attend(x), rtol=1e-5)
     weigh: list[Any] = [sj.attention_fn(plain), sj.NnxAttention(plain), partial(sj.LinenAttention(plain).apply, {})]
-    for layer in *weigh, partial(sj.dot_product_attention, normalizer=plain):
-        np.testing.assert_allclose(layer(x, x, x), sj.dot_product_attention(x, x, x), rtol=1e-5)
+    layers = [sj.dot_product_attention, *weigh, partial(sj.dot_product_attention, normalizer=plain)]
+
+    @jax.jit
+    def by_each(x):
+        swaps = [sj.swap(attend, swapped)(x) for swapped in (plain, {"*": plain}, learned)]
+        return [attend(x), *swaps, sj.probe(attend, plain)(x)[0]], [layer(x, x, x) for layer in layers]
+
+    for expected, *found in by_each(x):
+        for output in found:
+            np.testing.assert_allclose(output, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,15 @@ from collections.abc import Iterator
 import polars as pl
 
 from docs.claims import read
+from softmax_jax.experiment.board.order import END
 from studies.trained_or_swapped import OWN
 
 PAGE = "docs/train_and_test.md"
 SETTINGS = {PAGE: ("half the 95 % interval", "p < 0.05", "up to 64 times those of the")}
+
+
+def ends() -> Iterator[tuple[str, str]]:
+    yield PAGE, f"within {END:g} points of a floor or of 100 %"
 
 
 def other_way_round() -> Iterator[tuple[str, str]]:

@@ -73,23 +73,27 @@ def groups_section(order: Order) -> str:
         losing = (places.filter(pl.col("losses").is_between(*bounds)) for places in by_column)
         rows.append([f"lose on {name}", *map(listed, losing)])
     table = markdown_table(["shown to", "trained", "swapped in"], rows)
-    unshown = order.scores.filter(pl.col("p") >= SIGNIFICANT).sort(pl.col("gain").abs()).row(-1, named=True)
-    cell = "`{method}` on `{task}` {column}, {gain:+.1f} ± {half:.1f}".format(**unshown)
-    return f"{table}\n\nThe largest difference that is not shown, as its seeds differ too much: {cell}."
+    unshown = order.scores.filter(pl.col("p") >= SIGNIFICANT).sort("gain")
+    ends = (unshown.row(place, named=True) for place in (-1, 0))
+    gain, loss = ("{gain:+.1f} ± {half:.1f} (`{method}` on `{task}`, {column})".format(**row) for row in ends)
+    return f"{table}\n\nThe largest gain that is not shown is {gain}, the largest such loss {loss}. {cost()}"
+
+
+def cost() -> str:
+    """Returns how long a method takes, and softmax, which is measured beside it."""
+    seconds = {method: spent for method, (_, spent) in costs_of(board_cells()).items()}
+    return f"Softmax took {seconds[BASELINE]:.0f} CPU seconds, the median method {np.median([*seconds.values()]):.0f}."
 
 
 def sections() -> dict[str, str]:
     """Returns what stands between the marks of the page."""
-    order, cells = board_order(), board_cells()
+    order = board_order()
     missing = len(METHODS.keys() - set(order.scores["method"]))
-    seconds = {method: spent for method, (_, spent) in costs_of(cells).items()}
-    cost = f"Softmax took {seconds[BASELINE]:.0f} CPU seconds, the median method {np.median([*seconds.values()]):.0f}."
     return {
         "finding": finding(order) + (f" {missing} more are not measured yet." if missing else ""),
         "tasks": tasks_section(order),
         "methods": groups_section(order),
         "unordered": about_tasks(order),
-        "cost": cost,
     }
 
 

@@ -93,13 +93,15 @@ def about(order: Order, method: str) -> list[str]:
 
 
 def place_of(order: Order, column: str, method: str) -> str:
-    """Returns the place of a method in one column, its neighbours and its mean rank."""
+    """Returns the place of a method in one column, how many share it, its neighbours and its mean rank."""
     ranked = order.places.filter(column=column).sort("rank", maintain_order=True)
-    methods = ranked["method"].to_list()
-    index = methods.index(method)
-    sides = {"after": methods[:index][-1:], "before": methods[index + 1 : index + 2]}
-    neighbours = " and ".join(f"{side} {names[0]}" for side, names in sides.items() if names)
-    return f"place {index + 1} {column}, {neighbours} ({mean_rank_of(order, column, method)})"
+    rank = ranked.filter(method=method)["rank"].item()
+    ahead, behind = (ranked.filter(side)["method"] for side in (pl.col("rank") < rank, pl.col("rank") > rank))
+    others = len(ranked) - len(ahead) - len(behind) - 1
+    sides = {"after": ahead[-1:], "before": behind[:1]}
+    parts = [f"shared with {others} more"] * (others > 0)
+    parts += [f"{side} {name}" for side, names in sides.items() for name in names]
+    return f"place {len(ahead) + 1} {column}, {', '.join(parts)} ({mean_rank_of(order, column, method)})"
 
 
 def mean_rank_of(order: Order, column: str, method: str) -> str:
@@ -118,8 +120,9 @@ def about_all(order: Order) -> list[str]:
     """Returns the best method of each column, and how many cells are shown to differ from softmax."""
     best = []
     for column in order.places["column"].unique(maintain_order=True):
-        method = order.places.filter(column=column).sort("rank", maintain_order=True)["method"][0]
-        best.append(f"{column}, {method} is first ({mean_rank_of(order, column, method)})")
+        methods = order.places.filter(pl.col("rank") == pl.min("rank").over("column"), column=column)["method"]
+        verb = "are" if len(methods) > 1 else "is"
+        best.append(f"{column}, {', '.join(methods)} {verb} first ({mean_rank_of(order, column, methods[0])})")
     shown = order.scores.filter(pl.col("p") < SIGNIFICANT)
     gains, losses = (shown.filter(side).height for side in (pl.col("gain") > 0, pl.col("gain") < 0))
     counted = f"{gains} cells are shown to gain over {BASELINE} and {losses} to lose"

@@ -1,5 +1,6 @@
 """Test settings: two CPU devices, the compiler as users have it, strict types and ranks, shapes checked at run time."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -41,6 +42,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keeps what was collected, of whatever tier."""
     config.stash[COLLECTED] = list(items)
+
+
+def pytest_collection_finish() -> None:
+    """Leaves what is loaded by now out of every garbage collection, which took seconds a minute, and has fewer."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000)
 
 
 @pytest.fixture

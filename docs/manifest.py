@@ -63,7 +63,7 @@ class Arguments:
     """Options of the command line. What is left out stays as the entry has it."""
 
     file: tyro.conf.Positional[str]
-    """Under docs/data, as frontier/accuracy.csv."""
+    """Under docs/data, as frontier/losses.csv."""
     kind: Literal[*KINDS] | None = None  # pyright: ignore[reportInvalidTypeForm]
     """The kind of the data, which says what else an entry must have."""
     command: str | None = None

@@ -39,7 +39,6 @@ from studies import (
     normalised_keys,
     polynomial,
     precision,
-    trained_or_swapped,
 )
 from studies.clrs_text import page as clrs_text
 from studies.dilution_tables import ALL, points, points_chart
@@ -50,9 +49,9 @@ SWAPS = ("softmax", "adaptive", "ssmax", "adaptive_refit_train", "hardmax")
 BAND = "mean of 10 seeds, 95 % band"
 RUNS = {"paper_float32": "paper's recipe", "frontier": "frontier", "near_ties": "near ties"}
 LABELS = {ALL_LENGTHS: "refit to all lengths", TRAIN_LENGTHS: "refit to ≤ 16 items"}
-RECIPES = ("base", "λ = 0.001", "constant 0.001", "2,500 steps", "128 sets", "2 items", "nearest of 64", "asentmax")
+RECIPES = ("base", "λ = 0.001", "constant 0.001", "2,500 steps", "128 sets", "2 items", "nearest of 64")
 RECIPES += ("frontier", "near_ties")
-"""Ten of the ablation, each the one of its group that changes most of what is said of it; the others are in the CSV."""
+"""Nine of the ablation, each the one of its group that changes most of what is said of it; losses.csv has all."""
 LENGTHS = shootout.LOOK_LENGTHS[::2]
 WIDTH = 300
 """Of a panel, so that a picture with names at its right can be read on a telephone."""
@@ -234,13 +233,11 @@ PICTURES: Mapping[str, Callable[[], Any]] = {
     "extremes": lambda: extremes.growth_chart(table("extremes/betas")),
     "normalised_keys": lambda: normalised_keys.keys_chart(table("normalised_keys/betas")),
     "clrs_text": lambda: clrs_text.gains_chart(table("clrs_text/answers")),
-    "trained_or_swapped": lambda: trained_or_swapped.chart(table("trained_or_swapped/accuracy")),
     "pretrained": pretrained,
     "dilution": dilution,
     "front": front,
     "front_theta": front_theta,
     "frontier_losses": lambda: ablation.losses_chart(table("frontier/losses").filter(pl.col("recipe").is_in(RECIPES))),
-    "frontier_pairs_4096": lambda: ablation.pairs_chart(table("frontier/accuracy"), 4096),
     **{f"normalizers/{name}": functools.partial(of_normalizer, name) for name in METHODS},
 }
 """How the chart of each picture is made, by its name."""

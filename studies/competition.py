@@ -72,7 +72,7 @@ class Arguments:
     """Sets per seed and length."""
 
     def __post_init__(self) -> None:
-        each_within("--lengths", self.lengths, 1, 2**20, 1024)
+        each_within("--lengths", self.lengths, 2, 2**20, 1024)
         within("--sets", self.sets, 1, 2**20, 512)
 
 

@@ -9,10 +9,8 @@ from softmax_jax.experiment.tasks import rounded_products as products
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.config import Config, changed
 from softmax_jax.experiment.training.run_directory import SHIPPED
-from softmax_jax.normalizers.registry import METHODS
 
 BASE = "base"
-PAIRS = "normalizer in training"
 PRECISION = "precision"
 """A study of its own, with a page of its own; varied only if asked for."""
 SHIPPED_MODELS = "as shipped"
@@ -28,9 +26,8 @@ class Recipe(NamedTuple):
     config: Config
 
     def frame(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Returns a frame of this recipe with its group and name, and the normalizer of its training."""
-        first = {"group": self.group, "recipe": self.name, "trained": self.config.normalizer}
-        return frame.select(*(pl.lit(value).alias(name) for name, value in first.items()), pl.all())
+        """Returns a frame of this recipe with its group and name."""
+        return frame.select(pl.lit(self.group).alias("group"), pl.lit(self.name).alias("recipe"), pl.all())
 
 
 def recipes(base: Config) -> list[Recipe]:
@@ -72,7 +69,6 @@ def recipes(base: Config) -> list[Recipe]:
             for rounded in (products.PLACES if matmul != products.FLOAT32 else products.PLACES[-1:])
             for falling in (True, False)
         },
-        PAIRS: {name: {"normalizer": name} for name in METHODS if name != base.normalizer},
     }
     varied = [
         Recipe(group, name, changed(base, **changes))

@@ -1,4 +1,4 @@
-"""Does the normalizer of the training decide, or that of the test? In a small transformer, on two tasks.
+"""What does another normalizer cost after a sharper training, and does one number a head repair it? On two tasks.
 
     python -m studies.trained_or_swapped
 
@@ -14,9 +14,8 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import altair as alt
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,8 +31,6 @@ from softmax_jax.experiment.measures.frames import read_csv
 from softmax_jax.experiment.measures.over_sets import on_every_set, set_by_set
 from softmax_jax.experiment.measures.sets import set_keys
 from softmax_jax.experiment.measures.significance import corrected, half_width, paired_p_value
-from softmax_jax.experiment.report import charts, tables
-from softmax_jax.experiment.report.charts import palette, reader_name
 from softmax_jax.experiment.tasks.sequences import Sequences, SequenceTask
 from softmax_jax.experiment.training.config import Config, changed
 from softmax_jax.experiment.training.progress import plain_console
@@ -61,9 +58,6 @@ OWN = "as trained"
 CALIBRATED = {"temperature": ("theta",), "ssmax": ("s",)}
 """The normalizers that are calibrated, and the number of each head that is."""
 TESTS = (OWN, "softmax", "ssmax", "asentmax", "adaptive", *(f"{name}, calibrated" for name in CALIBRATED))
-SHOWN = ("softmax", "asentmax", "adaptive")
-"""The tests that the table of the page shows."""
-SIGNIFICANT = 0.05
 BETWEEN = (20.0, 99.0)
 """Percent right as trained, mean over trainings, of the lengths that count: above twice chance, below the ceiling."""
 TESTED = {
@@ -80,8 +74,6 @@ TESTED = {
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arguments(Options):
     """Options of the command line."""
-
-    tables: ClassVar[tuple[str, ...]] = ("accuracy",)
 
     quick: bool = False
     """A look in five minutes: one seed of half the steps on one task, up to 256 items."""
@@ -234,74 +226,10 @@ def compared(seeds: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(p_value=pl.Series(corrected(frame["p_value"].to_list()), dtype=pl.Float64))
 
 
-def accuracy_table(seeds: pl.DataFrame, tests: pl.DataFrame) -> str:
-    """Returns a table of what each test changes at the lengths that count: a row for each training, a column for each.
-
-    The first number is the accuracy as trained. Bold differs from it, by p of `compared`.
-    """
-    own = seeds.filter(test=OWN).group_by("task", "trained", "n").agg(pl.mean("accuracy")).rows()
-    as_trained = {tuple(cell): accuracy for *cell, accuracy in own}
-    counted = tests.with_columns(counts=pl.col("p_value").is_not_null().any().over("task", "n")).filter("counts")
-    rows = []
-    for (task, n, trained), cells in counted.group_by("task", "n", "trained", maintain_order=True):
-        found = {row["test"]: row for row in cells.to_dicts()}
-        row = [f"{str(task).replace('_', ' ')}, {n:,} items", reader_name(str(trained))]
-        row.append(f"{as_trained[task, trained, n]:.1f}")
-        rows.append([*row, *(difference_cell(found[test]) if test in found else "–" for test in SHOWN)])
-    return tables.markdown_table(["task", "trained under", *map(reader_name, (OWN, *SHOWN))], rows)
-
-
-def difference_cell(row: dict[str, Any]) -> str:
-    """Returns a difference with half its interval, in bold where it is shown."""
-    interval = "" if row["interval"] is None else f" ± {row['interval']:.1f}"
-    cell = f"{row['difference']:+.1f}{interval}"
-    return f"**{cell}**" if row["p_value"] is not None and row["p_value"] < SIGNIFICANT else cell
-
-
-def chart(frame: pl.DataFrame) -> charts.Chart:
-    """Draws a panel for each training and task, a row for each test: a dot for each seed, and their mean as a bar.
-
-    Each task has the longest sequences of which the models as trained answer a fifth, or else the shortest. The title
-    says where softmax in the place of the normalizer of the training costs most.
-    """
-    answered = (pl.col("accuracy") >= 20) | (pl.col("n") == frame["n"].min())
-    longest = frame.filter(test=OWN).group_by("task", "n").agg(pl.mean("accuracy")).filter(answered)
-    shown = frame.join(longest.group_by("task").agg(pl.max("n")), ["task", "n"], "semi", maintain_order="left")
-    task, trained = pl.col("task").str.replace("_", " "), pl.col("trained").map_elements(reader_name)
-    colour = pl.when(test=OWN).then("trained").otherwise("test").map_elements(lambda name: palette([name])[name])
-    shown = shown.with_columns(task, colour=colour, panel=pl.format("{}: {}", trained, task))
-    by_training = shown.group_by("trained", maintain_order=True)
-    panels = [panel for _, training_rows in by_training for panel in training_rows["panel"].unique(maintain_order=True)]
-    base = alt.Chart().encode(
-        y=alt.Y("test:N", title=None, sort=TESTS, axis=alt.Axis(grid=True, labelLimit=200)),
-        color=alt.Color("colour:N", scale=None),
-    )
-    x = alt.X("accuracy:Q", title="accuracy (%)", scale=alt.Scale(domain=[0, 100]))
-    dots = base.mark_circle(size=40, opacity=0.7).encode(x=x)
-    bars = base.mark_tick(thickness=2, size=14).encode(x="mean(accuracy):Q")
-    layers = alt.layer(dots, bars, data=charts.data(shown)).properties(width=150, height=alt.Step(18))
-    means = shown.pivot("test", index=["trained", "task"], values="accuracy", aggregate_function="mean")
-    lost = means.select(trained, "task", lost=pl.col(OWN) - pl.col("softmax")).drop_nulls().sort("lost")
-    lengths = ", ".join(
-        f"{task} with {n:,}" for task, n in shown.select("task", "n").unique(maintain_order=True).rows()
-    )
-    title = charts.chart_title(
-        "Softmax in the place of {} costs {:.0f} points of {}".format(*lost.select("trained", "lost", "task").row(-1)),
-        "above each panel: the normalizer of the training, and the task;",
-        f"trained on at most {frame['n'].min()} items, tested on more: {lengths};",
-        f"dots: {frame['seed'].n_unique()} seeds, bars: their mean",
-    )
-    facet = alt.Facet("panel:N", title=None, sort=panels)
-    return layers.facet(facet, columns=shown["task"].n_unique()).properties(title=title)
-
-
 def study(arguments: Arguments) -> None:
-    """Trains, tests, draws, writes."""
-    frame = measured(arguments, plain_console())
-    seeds = by_seed(frame)
-    tests = compared(seeds)
-    frames, drawn = {"accuracy": seeds, "tests": tests}, {"trained_or_swapped": chart(seeds)}
-    arguments.write("trained_or_swapped", frames, drawn, {"accuracy": accuracy_table(seeds, tests)})
+    """Trains, tests, writes."""
+    seeds = by_seed(measured(arguments, plain_console()))
+    arguments.write("trained_or_swapped", {"accuracy": seeds, "tests": compared(seeds)}, {})
 
 
 if __name__ == "__main__":

@@ -103,33 +103,49 @@ def test_the_root_holds_little():
     ]
 
 
-def run(program: str) -> str:
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+EXTRAS = {"NnxAttention": ("flax", "flax"), "show": ("treescope", "experiment")}
+"""Names of the library that need more than it does: the package, and the extra that brings it."""
+PROGRAM = f"""
+import sys, softmax_jax as sj
+print(*sys.modules)
+for name, (package, _) in {EXTRAS!r}.items():
+    sys.modules[package] = None
+    try: getattr(sj, name)
+    except ImportError as error: print(error)
+    del sys.modules[package]
+import softmax_jax.experiment.commands.evaluate
+print(*sys.modules)
+"""
 
 
-def test_the_import_loads_the_library_alone():
-    loaded = run("import sys, softmax_jax; print(*sys.modules)").split()
+@pytest.fixture(scope="module")
+def said() -> list[str]:
+    """The lines of one program: what the library loads, what is said where an extra lacks, what measuring loads."""
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+
+
+def test_the_import_loads_the_library_alone(said: list[str]):
+    loaded = said[0].split()
     parts = {name.split(".")[1] for name in loaded if name.startswith("softmax_jax.")}
     assert parts <= LIBRARY
     absent = ["altair", "flax", "optax", "orbax", "polars", "rich", "scipy", "treescope", "tyro", "vl_convert"]
     assert not {name.split(".")[0] for name in loaded} & set(absent)
 
 
-def test_measuring_waits_for_nothing_that_draws_charts():
-    loaded = run("import sys, softmax_jax.experiment.commands.evaluate; print(*sys.modules)").split()
+def test_measuring_waits_for_nothing_that_draws_charts(said: list[str]):
+    loaded = said[-1].split()
+    assert "softmax_jax.experiment.commands.evaluate" in loaded
     assert {"altair", "scipy.optimize", "scipy.special", "scipy.stats", "vl_convert"}.isdisjoint(loaded)
 
 
-@pytest.mark.parametrize(
-    ("name", "package", "extra"), [("NnxAttention", "flax", "flax"), ("show", "treescope", "experiment")]
-)
-def test_a_name_from_an_extra_says_what_to_install(name: str, package: str, extra: str):
-    said = run(
-        f"import sys; sys.modules[{package!r}] = None\nimport softmax_jax as sj\n"
-        f"try: sj.{name}\nexcept ImportError as error: print(error)"
-    )
-    assert said == f"softmax_jax.{name} needs {package}, which is not installed: pip install 'softmax-jax[{extra}]'\n"
-    assert name in dir(sj)
+def test_a_name_from_an_extra_says_what_to_install(said: list[str]):
+    assert said[1:-1] == [
+        f"softmax_jax.{name} needs {package}, which is not installed: pip install 'softmax-jax[{extra}]'"
+        for name, (package, extra) in EXTRAS.items()
+    ]
+    assert set(EXTRAS) <= set(dir(sj))
 
 
 def test_the_citation_names_this_version():

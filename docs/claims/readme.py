@@ -29,6 +29,11 @@ def agreement() -> Claims:
     yield PAGE, f"softmax is {high.min():.1f} to {high.max():.1f} points too high"
 
 
+def times() -> Claims:
+    *others, last = (f"{seconds:.0f}" for seconds in read("first_commands.csv")["cpu_seconds"])
+    yield PAGE, f"The three take {', '.join(others)} and {last} s of CPU time"
+
+
 def reference() -> Claims:
     cells = " | ".join(f"{without_model(n):.1f}" for n in (16, 64, 256, 1024, 4096, 16384))
     yield PAGE, f"| *no model* | {cells} |"

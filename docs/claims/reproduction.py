@@ -97,9 +97,7 @@ def remedies() -> Claims:
     split = read("factorial/split.csv", n=1024, trained="bfloat16").mean()
     mended = split["rounding"].item() + split["either"].item()
     yield PAGE, f"exact products mend {mended:.1f} % of the sets and break {mended - products:.1f}"
-    losses = (
-        read("frontier/losses.csv", n=1024, trained="softmax").group_by("group", "recipe").agg(pl.mean("dispersion"))
-    )
+    losses = read("frontier/losses.csv", n=1024).group_by("group", "recipe").agg(pl.mean("dispersion"))
     least, most = losses["dispersion"].to_numpy().min(), losses["dispersion"].to_numpy().max()
     part = (
         f"a sharper row alone adds {sharp:.1f} of {100 - start:.1f} lost points; in float32 {least:.1f} to {most:.1f}"

@@ -33,19 +33,22 @@ LONGEST_TEXT = 5000
 PLURAL = ("logits", "weights", "targets", "values", "parameters")
 
 
-def did_you_mean(name: Any, known: Iterable[str]) -> str:
-    """Returns a question that offers the nearest known name, or the first with the same start; empty if there is none.
+def did_you_mean(name: Any, known: Iterable[str], most: int = 1) -> str:
+    """Returns a question that offers the nearest known names, or one with the same start; empty if there are none.
 
     >>> did_you_mean("sofmax", ["softmax", "ssmax"]), did_you_mean("SSMax", ["softmax", "ssmax"]), did_you_mean("x", [])
     ("did you mean 'softmax'? ", "did you mean 'ssmax'? ", '')
     >>> did_you_mean("cosin", ["constant_schedule", "cosine_decay_schedule"])
     "did you mean 'cosine_decay_schedule'? "
+    >>> did_you_mean("sofmax", ["softmax", "softmax1", "ssmax", "sigmoid"], most=3)
+    "did you mean 'softmax', 'softmax1' or 'ssmax'? "
     """
     by_lower = {candidate.lower(): candidate for candidate in known}
     start = str(name).lower()
-    close = difflib.get_close_matches(start, by_lower, n=1)
+    close = difflib.get_close_matches(start, by_lower, n=most)
     close += [candidate for candidate in by_lower if len(start) >= LEAST_START and candidate.startswith(start)]
-    return f"did you mean {by_lower[close[0]]!r}? " if close else ""
+    *others, last = [repr(by_lower[candidate]) for candidate in dict.fromkeys(close)][:most] or [""]
+    return f"did you mean {' or '.join(filter(None, [', '.join(others), last]))}? " if close else ""
 
 
 def expression(text: str) -> ast.expr:

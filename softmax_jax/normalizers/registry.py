@@ -175,7 +175,7 @@ def normalizer(spec: NormalizerLike, **numbers: Any) -> Normalizer:
     An installed package adds names too, by entry points of the group `softmax_jax.normalizers`; it is imported when one
     of them is asked for.
 
-    Raises ValueError for an unknown name or number (listing the known ones), for a value that breaks its number's
+    Raises ValueError for an unknown name or number (with the nearest known ones), for a value that breaks its number's
     rule, for text that is not of this form, and for a module that is not there or holds no such thing; TypeError for
     an object that is no normalizer, saying how it was called and what it gave.
 
@@ -235,10 +235,9 @@ def _installed(name: str) -> Method:
     """
     names = packages.package_names()
     if name not in names:
-        every = (*METHODS, *names)
-        near = checks.did_you_mean(name, every)
-        known = f"known are {', '.join(every)}; one of your own is written my_module:{name}"
-        raise Refusal(f"unknown normalizer {name!r}: {near}{known}")
+        near = checks.did_you_mean(name, (*METHODS, *names), most=3)
+        listed = 'all of softmax_jax: python -c "import softmax_jax; print(*softmax_jax.METHODS)"'
+        raise Refusal(f"unknown normalizer {name!r}: {near}{listed}; one of your own is written my_module:{name}")
     package, value = packages.load(name)
     try:
         method = dataclasses.replace(_wrap(name, value), name=name)

@@ -3,7 +3,6 @@
 import ast
 import csv
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -17,10 +16,9 @@ TINY = ["--steps", "20", "--chunk", "10", "--batch", "8", "--min-items", "2", "-
 
 
 def script(name, *arguments, cwd):
-    """Runs a script on one device."""
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    """Runs a script on the devices of the tests, so that a program that these have compiled is not compiled again."""
     command = [sys.executable, ROOT / name, *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture(scope="module")

@@ -138,7 +138,7 @@ def test_every_command_of_the_manual_and_that_these_recommend_is_typed(shell: Sh
 
 NUMBER = re.compile(r"[+-]?\d+(?:[.,]\d+)*(?:e-?\d+)?")
 WITH_HALF = re.compile(r"([+-]?\d+\.\d+) ± (\d+\.\d+)")
-RIVALS = re.compile(r"\b(adaptive|ssmax)\b(?=[. ])")
+RIVALS = re.compile(r"\b(adaptive|ssmax)\b(?=[.,: ])")
 """Normalizers that are not told apart: either may gain most."""
 SHOWN = re.findall(r"```bash\npython (\w+)\.py *(\w*) .*?```\n+```text\n(.*?)```", README, re.DOTALL)
 """The commands of README whose last lines it shows: script, arguments and these lines, but for some paragraphs."""
@@ -146,7 +146,8 @@ SHOWN = re.findall(r"```bash\npython (\w+)\.py *(\w*) .*?```\n+```text\n(.*?)```
 
 def shape(text: str) -> str:
     """The words of an output without what chance or the machine decides: numbers, which of two rivals, line ends."""
-    words = NUMBER.sub("0", TIME.sub("TIME", text.replace(f"{ROOT}/", ""))).replace("(not beyond", "(beyond")
+    words = NUMBER.sub("0", TIME.sub("TIME", text.replace(f"{ROOT}/", "")))
+    words = words.replace("(not beyond", "(beyond").replace("not shown", "shown")
     return " ".join(re.sub(r"(?:0|no) (gain|loss)(?:es|s)?\b", r"0 \1", re.sub(RIVALS, "RIVAL", words)).split())
 
 

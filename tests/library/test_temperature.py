@@ -17,7 +17,7 @@ from softmax_jax.temperature import GRID_SIZE, LOG_THETA, SPACING, Rows, fit, se
 
 TRUTH = np.array([0.02, -0.3, 1.4, -1.2, 2.0])
 """A polynomial between 1.8 and 4.6 over the entropies drawn here."""
-ITEMS = 32
+ITEMS, PART = 32, 500
 
 
 softmax64 = functools.partial(scipy.special.softmax, axis=-1)
@@ -28,23 +28,28 @@ def entropy64(z):
 
 
 def drawn_rows(seed, seeds=8, rows=2500, beta=lambda entropy: np.polyval(TRUTH, entropy), classes=ITEMS):
-    """Rows whose items are drawn from softmax(β(H) z), for the search to find β(H) again from the classes of items."""
+    """Rows whose items are drawn from softmax(β(H) z), for the search to find β(H) again from the classes of items.
+
+    They are searched in parts of one size, the last of which is filled up, so that one program is compiled.
+    """
     random = np.random.default_rng(seed)
     z = random.normal(size=(seeds * rows, ITEMS)) * random.uniform(0.05, 3.0, (seeds * rows, 1))
     p = softmax64(beta(entropy64(z))[:, None] * z)
     items = (p.cumsum(1) < random.uniform(size=(len(p), 1))).sum(1).clip(0, ITEMS - 1)
+    parts = -(-len(z) // PART)
+    z, items = np.resize(z.astype(np.float32), (parts, PART, ITEMS)), np.resize(items, (parts, PART))
+    columns = zip(*(searched(*part, classes) for part in zip(z, items)))
+    return Rows(*(np.concatenate(c)[: len(p)].reshape(seeds, rows, *c[0].shape[1:]) for c in columns))
 
-    @jax.jit
-    def searched(z, items):
-        values = jnp.broadcast_to(jax.nn.one_hot(jnp.arange(ITEMS) % classes, classes), (len(z), ITEMS, classes))
-        answers = items % classes
-        loss = lambda attended: -jnp.log(jnp.take_along_axis(attended, answers[:, None], 1)[:, 0] + 1e-30)  # noqa: E731
-        error = lambda attended: (attended.argmax(-1) != answers).astype(jnp.float32)  # noqa: E731
-        return search(z, values, loss, error=error, target=items)
 
-    parts = zip(np.split(z.astype(np.float32), 2 * seeds), np.split(items, 2 * seeds))
-    columns = zip(*(searched(jnp.asarray(z), jnp.asarray(items)) for z, items in parts))
-    return Rows(*(np.concatenate(column).reshape(seeds, rows, *column[0].shape[1:]) for column in columns))
+@functools.partial(jax.jit, static_argnums=2)
+def searched(z, items, classes):
+    """The search over rows of logits, of which those with the classes of the drawn items are right."""
+    values = jnp.broadcast_to(jax.nn.one_hot(jnp.arange(ITEMS) % classes, classes), (len(z), ITEMS, classes))
+    answers = items % classes
+    loss = lambda attended: -jnp.log(jnp.take_along_axis(attended, answers[:, None], 1)[:, 0] + 1e-30)  # noqa: E731
+    error = lambda attended: (attended.argmax(-1) != answers).astype(jnp.float32)  # noqa: E731
+    return search(z, values, loss, error=error, target=items)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from softmax_jax.experiment.measures.references import TRUE_ITEM, TRUE_KEY
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.training.config import Config, settings_of
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
-from softmax_jax.normalizers.registry import METHODS
 from softmax_jax.temperature import checkpoint_sha256
 from studies import ablation
 from studies.ablation import ACCURACIES, losses
@@ -32,7 +31,6 @@ def test_every_recipe_differs_from_the_base_in_what_its_group_says():
         "items in training": {"min_items", "max_items"},
         "ties": {"nearest_of"},
         "precision": {"matmul", "rounded", "schedule", "learning_rate"},
-        "normalizer in training": {"normalizer"},
     }
     base = settings_of(TINY)
     assert every[0].config == TINY
@@ -40,7 +38,6 @@ def test_every_recipe_differs_from_the_base_in_what_its_group_says():
         changed = {name for name, value in settings_of(config).items() if value != base[name]}
         assert set() < changed <= fields[group]
     assert {group for group, _, _ in every[1:]} == set(fields)
-    assert {recipe.config.normalizer for recipe in every} == set(METHODS)
 
 
 def accuracies(of_seeds: dict[str, tuple[float, float]], lengths: tuple[int, ...] = (64,)) -> pl.DataFrame:
@@ -91,6 +88,6 @@ def test_the_study_writes_its_tables_into_a_page_and_keeps_its_runs(tmp_path, ty
     assert [words in tables for words in ("| base |", "| paper |", "8 steps")] == [True, True, False]
     assert "steps,8 steps," in (tmp_path / "out" / "losses.csv").read_text()
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names >= {"accuracy.csv", "losses.csv", "pairs.csv", "ablation.json", "tables.md", "losses.png"}
+    assert names >= {"accuracy.csv", "losses.csv", "ablation.json", "tables.md", "losses.png"}
     assert "measuring" not in typed(ablation, *sizes.split(), *places.split())
     assert page.read_text() == tables

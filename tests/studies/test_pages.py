@@ -32,9 +32,8 @@ def of_critical() -> list[pl.DataFrame]:
     return [pl.read_csv(data / f"{name}.csv", schema=schema) for name, schema in CRITICAL.items()]
 
 
-def of_train_and_test() -> Iterator[str]:
+def of_recipes() -> Iterator[str]:
     yield ablation.losses_table(table("frontier/losses"))
-    yield trained_or_swapped.accuracy_table(table("trained_or_swapped/accuracy"), table("trained_or_swapped/tests"))
 
 
 def betas_of_extremes() -> pl.DataFrame:
@@ -73,7 +72,7 @@ PAGES = {
     "graphs": of_graphs,
     "reproduction": of_reproduction,
     "sharpness": of_sharpness,
-    "train_and_test": of_train_and_test,
+    "recipes": of_recipes,
     "language_models": of_language_models,
 }
 
@@ -85,8 +84,6 @@ def test_the_page_has_the_tables_of_its_data(page: str):
 
 
 DERIVED: dict[str, Callable[[], pl.DataFrame]] = {
-    "frontier/pairs": lambda: ablation.best_of_pairs(table("frontier/accuracy")),
-    "frontier/variance": lambda: ablation.shares_of_variance(table("frontier/accuracy")),
     "critical/rules": lambda: critical.rules_frame(*of_critical()[1:]),
     "trained_or_swapped/tests": lambda: trained_or_swapped.compared(table("trained_or_swapped/accuracy")),
     "clrs_text/contrasts": lambda: clrs_text.contrasts(table("clrs_text/answers")),

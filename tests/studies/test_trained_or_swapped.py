@@ -55,6 +55,5 @@ def test_the_study_trains_tests_and_draws_and_keeps_what_it_has(tmp_path, monkey
     words = ["--quick", "--output", tmp_path, "--workdir", tmp_path / "runs"]
     typed(study, *words)
     assert pl.read_csv(tmp_path / "accuracy.csv").height == 2 * (len(study.TESTS) - 1)
-    assert (tmp_path / "trained_or_swapped.png").is_file()
     said = typed(study, *words)
     assert ("seed 0" in said, "wrote" in said) == (False, True)

@@ -81,7 +81,7 @@ class Arguments:
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = ALONE
 
     def __post_init__(self) -> None:
-        each_within("--lengths", self.lengths or (1024,), 1, 2**20, 1024)
+        each_within("--lengths", self.lengths or (1024,), 2, 2**20, 1024)
         within("--sets", 512 if self.sets is None else self.sets, 1, 2**20, 512)
         within("--key", self.key, 0, 2**31 - 1, 3)
         normalizer_names(self.normalizers)
@@ -178,8 +178,7 @@ def next_step(paths: Sequence[Path], run: Loaded, trusted: str = "") -> str:
     `trusted` are options that loading these runs takes.
     """
     if len(paths) == 1 and not run.labels and paths[0].resolve() == (SHIPPED / RECIPE).resolve():
-        quick = f"--checkpoint {typed_path(paths[0])} --quick"
-        return f"{program('fit')} {quick}  # refits the curve from entropy to temperature, in about a minute"
+        return f"{program('fit')}  # refits the curve from entropy to temperature to these models, in a few minutes"
     if len(paths) == 1 and (fit := fit_command(run)):
         return fit
     return f"{program('report')} {' '.join(map(typed_path, paths))}{trusted}  # the same in charts, and why"

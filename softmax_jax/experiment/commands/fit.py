@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -12,6 +13,7 @@ from softmax_jax.experiment.commands.output import (
     RESULTS,
     check_directory,
     counted,
+    given_options,
     results_of,
     trust_option,
     typed_path,
@@ -36,7 +38,10 @@ from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoi
 from softmax_jax.files import typed
 from softmax_jax.normalizers.fit_file import LARGEST_DEGREE
 from softmax_jax.refusal import Refusal
-from softmax_jax.temperature import Criterion, checkpoint_sha256
+from softmax_jax.temperature import Criterion, TemperatureFit, checkpoint_sha256
+
+QUICK = {"lengths": (8, 16, 64, 256, 1024)}
+"""The options of a quick look. It has as many sets as a whole fit, as compiling takes most of its time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,14 +73,14 @@ class Arguments:
 
     def __post_init__(self) -> None:
         each_within("--lengths", self.lengths or (16,), 2, 2**20, 16)  # one item has no temperature
-        within("--sets", 64 if self.sets is None else self.sets, 1, 2**14, 64)
+        within("--sets", 64 if self.sets is None else self.sets, 1, refit.MOST_SETS, 64)
         within("--degree", self.degree, 1, LARGEST_DEGREE, 4)
 
 
 def fit(arguments: Arguments) -> None:
     """Searches, fits, compares, prints, writes."""
     start = time.perf_counter()
-    for directory in (arguments.output / "temperature", arguments.output) if arguments.output else (RESULTS / "fit",):
+    for directory in (arguments.output, arguments.output / "temperature") if arguments.output else (RESULTS / "fit",):
         check_directory("--output", directory)
     config, parameters = load_checkpoint(arguments.checkpoint)
     (part, task), *others = config.task.parts().items()
@@ -106,7 +111,7 @@ def fit(arguments: Arguments) -> None:
         paths = [*report.write_study(output, rows, fits, compared, arguments.paper), settings]
     seconds = f"{time.perf_counter() - start:.0f} s"
     print(f"fitted {counted(len(seeds), 'seed')} in {seconds}; wrote {', '.join(map(str, paths))}\n")
-    sets = refit.sets_of(task, max(lengths), arguments.sets)
+    sets = refit.sets_of_long(task, max(lengths), arguments.sets)
     console.print(*report.answers(fits, rows, compared, arguments.degree, sets), "\n", highlight=False)
     if arguments.full:
         report.print_fits(console, fits)
@@ -115,7 +120,21 @@ def fit(arguments: Arguments) -> None:
     else:
         report.print_accuracies(console, compared)
     print(f"Temperature by entropy: {typed_path(next(path for path in paths if path.suffix == '.png'))}")
-    print(f"Next: {evaluation_of(arguments.checkpoint, paths[0])}{trust_option(config)}")
+    print(f"Next: {next_step(arguments, next(iter(fits.values())), paths[0], sets)}{trust_option(config)}")
+
+
+def next_step(arguments: Arguments, fit: TemperatureFit, path: Path, sets: int) -> str:
+    """Returns the command to go on with: a test of the run under its fit.
+
+    A fit that is softmax is not worth a test: then it is the same on four times the sets, or after these a report.
+    """
+    if not report.is_softmax(fit):
+        return evaluation_of(arguments.checkpoint, path)
+    if sets > refit.SETS:
+        return f"{program('report')} {typed_path(arguments.checkpoint)}"
+    changes: dict[str, Any] = {"sets": 4 * sets, "trust_code": False}
+    changes |= {name: () for name, value in QUICK.items() if arguments.quick and getattr(arguments, name) == value}
+    return f"{program('fit')} {given_options(dataclasses.replace(arguments, **changes))}"
 
 
 def evaluation_of(checkpoint: Path, fit: Path) -> str:
@@ -127,6 +146,6 @@ def evaluation_of(checkpoint: Path, fit: Path) -> str:
 
 def main() -> None:
     """Runs the command line."""
-    example, quick = f"{program('fit')} --checkpoint runs/x", {"lengths": (8, 16, 64, 256, 1024), "sets": 16}
+    example = f"{program('fit')} --checkpoint runs/x"
     with process.command():
-        fit(parse(Arguments, description=__doc__, example=example, quick=quick))
+        fit(parse(Arguments, description=__doc__, example=example, quick=QUICK))

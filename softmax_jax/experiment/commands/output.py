@@ -43,8 +43,11 @@ def check_directory(option: str, path: Path) -> None:
             nearest = nearest.parent
         tempfile.TemporaryFile(dir=nearest).close()
     except OSError as error:  # no directory, no permission, too long a name, a full disk
-        problem = f"it must be a directory to write to, and {nearest} is none: {reason(error)}"
-        raise Refusal(f"{option} is {path}: {problem}; name another") from None
+        place = "this" if nearest == path.absolute() else typed_path(nearest)
+        problem = "is a file" if isinstance(error, NotADirectoryError) else f"is not: {reason(error)}"
+        raise Refusal(
+            f"{option} is {path}: it must be a directory to write to, and {place} {problem}; name another"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -93,6 +96,22 @@ def write_settings(output: Path, arguments: Any) -> Path:
 def typed_path(path: Path) -> str:
     """Returns a path as one would type it here, quoted where a shell asks for that."""
     return typed(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def given_options(arguments: Any) -> str:
+    """Returns the options whose values differ from the defaults, as one would type them.
+
+    >>> from softmax_jax.experiment.commands.fit import Arguments
+    >>> given_options(Arguments(Path("my runs/x"), lengths=(4, 16), quick=True))
+    "--checkpoint 'my runs/x' --lengths 4 16 --quick"
+    """
+    words = []
+    for field in dataclasses.fields(arguments):
+        value = getattr(arguments, field.name)
+        if value != field.default:
+            values = value if isinstance(value, tuple) else () if value is True else (value,)
+            words += ["--" + field.name.replace("_", "-"), *(typed_path(Path(str(each))) for each in values)]
+    return " ".join(words)
 
 
 def trust_option(*configs: "Config") -> str:

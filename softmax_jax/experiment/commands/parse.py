@@ -41,7 +41,9 @@ PaperOption = Annotated[
 """The type of --paper, for commands that draw."""
 Quick = Annotated[
     bool,
-    tyro.conf.arg(help="Take a look in about a minute: fewer sets, seeds or steps, unless an option says how many."),
+    tyro.conf.arg(
+        help="Take a look in about a minute: fewer lengths, sets, seeds or steps, unless an option says how many."
+    ),
 ]
 """The type of --quick, for commands that take minutes."""
 

@@ -17,11 +17,12 @@ from softmax_jax.experiment.commands import process
 from softmax_jax.experiment.commands.output import RESULTS, check_directory, counted, typed_path
 from softmax_jax.experiment.commands.parse import each_once, parse
 from softmax_jax.experiment.commands.process import KEPT
+from softmax_jax.experiment.measures.frames import read_csv
 from softmax_jax.experiment.measures.table import BASELINE
 from softmax_jax.experiment.report.board import board_chart, board_table, sentences
 from softmax_jax.experiment.report.chart_files import save_chart
 from softmax_jax.experiment.training.progress import plain_console, with_progress
-from softmax_jax.files import read_json, typed, write_whole
+from softmax_jax.files import read_json, typed, write_csv, write_whole
 from softmax_jax.laws.checker import check
 from softmax_jax.normalizers.registry import all_names, imported_for, normalizer
 from softmax_jax.refusal import Refusal
@@ -49,6 +50,8 @@ FIRST = (
 )
 """The methods that `--all` measures first."""
 WIDTH = 150
+TIMES = "times.csv"
+"""Lies beside board.json, which is the same to the bit when a board is measured again on one machine."""
 COMMAND = "softmax-jax rank"
 Cells = Sequence[Mapping[str, Any]]
 
@@ -63,7 +66,7 @@ class Arguments:
     all: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Measure every method of the board; goes on where it was stopped."""
     output: Path | None = None
-    """Directory for the cells, which are kept and used again, the picture and the JSON; results/rank by default."""
+    """Directory for cells, which are kept and used again, and for picture, JSON and CSV; results/rank by default."""
 
     def __post_init__(self) -> None:
         if self.normalizers:
@@ -99,14 +102,27 @@ def require_sound(name: str) -> None:
 
 
 def read_board(path: Path, protocol: Protocol) -> list[dict[str, Any]]:
-    """Returns the cells of a board. Raises Refusal for one of another protocol."""
+    """Returns the cells of a board, with their times. Raises Refusal for one of another protocol."""
     board = read_json(path, "protocol", "cells")
     if board["protocol"] != protocol.digest:
         raise Refusal(
             f"{path} is of protocol {board['protocol'][:12]}, and this is {protocol.digest[:12]}: it cannot be mixed "
             f"with cells of this one, so measure the board with {COMMAND} --all"
         )
-    return board["cells"]
+    times = read_csv(path.with_name(TIMES), "method", "task", *COLUMNS)
+    seconds_by_cell = {(method, task): seconds for method, task, *seconds in times.rows()}
+    return [with_seconds(cell, seconds_by_cell[cell["method"], cell["task"]]) for cell in board["cells"]]
+
+
+def with_seconds(cell: Mapping[str, Any], seconds: Sequence[float]) -> dict[str, Any]:
+    """Returns a cell with the CPU seconds of its columns."""
+    return {**cell} | {name: cell[name] | {"cpu_seconds": value} for name, value in zip(COLUMNS, seconds)}
+
+
+def without_seconds(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a cell without the CPU seconds of its columns."""
+    seconds = "cpu_seconds"
+    return {**cell} | {name: {key: value for key, value in cell[name].items() if key != seconds} for name in COLUMNS}
 
 
 def cells_of(directory: Path, protocol: Protocol, methods: Sequence[str]) -> list[dict[str, Any]]:
@@ -115,19 +131,19 @@ def cells_of(directory: Path, protocol: Protocol, methods: Sequence[str]) -> lis
     return [read_cell(path, protocol) for path in paths if path.exists()]
 
 
-def beside(board: Cells, cells: Cells, names: Sequence[str]) -> pl.DataFrame:
-    """Returns the accuracies of a board with those of methods that were measured on this machine.
+def beside(board: Cells, own: Cells) -> pl.DataFrame:
+    """Returns the accuracies of a board with those of methods that were measured on this machine beside softmax.
 
     A method is compared with the softmax of its own machine. Another machine rounds otherwise, so its softmax may
     answer a little more or less than that of the board, by seed and length: the method is moved by that difference.
     """
-    ours, theirs = frame_of_cells(cells), frame_of_cells(cell for cell in board if cell["method"] not in names)
+    ours, theirs = frame_of_cells(own), frame_of_cells(board)
     keys = ["task", "column", "n", "seed"]
     softmax = ours.filter(method=BASELINE).select(*keys, here="accuracy")
     moved = softmax.join(theirs.filter(method=BASELINE).select(*keys, there="accuracy"), keys)
-    own = ours.filter(pl.col("method").is_in(names)).join(moved, keys, maintain_order="left")
-    own = own.with_columns(accuracy=(pl.col("accuracy") + pl.col("there") - pl.col("here")).clip(0, 100))
-    return pl.concat([theirs, own.select(theirs.columns)])
+    placed = ours.filter(pl.col("method") != BASELINE).join(moved, keys, maintain_order="left")
+    placed = placed.with_columns(accuracy=(pl.col("accuracy") + pl.col("there") - pl.col("here")).clip(0, 100))
+    return pl.concat([theirs, placed.select(theirs.columns)])
 
 
 def costs_of(cells: Cells) -> dict[str, tuple[int, float]]:
@@ -146,24 +162,23 @@ def rank(arguments: Arguments, protocol: Protocol = PROTOCOL, shipped: Path = SH
     KEPT.keep()
     for name in names:
         require_sound(name)
-    if names:
-        cells = measured(protocol, names, directory)
+    mine = [name for name in arguments.normalizers if name != BASELINE]
+    if arguments.all:
+        cells, own = measured(protocol, names, directory), []
+    elif names:
+        own = measured(protocol, names, directory)
+        cells = [cell for cell in read_board(shipped, protocol) if cell["method"] not in mine]
     elif arguments.output:
-        cells = cells_of(directory, protocol, all_names())
+        cells, own = cells_of(directory, protocol, all_names()), []
     else:
-        cells = read_board(shipped, protocol)
-    mine = [name for name in names if name != BASELINE] if arguments.normalizers else []
-    frame = frame_of_cells(cells)
-    if arguments.normalizers:
-        board = read_board(shipped, protocol)
-        frame = beside(board, cells, mine)
-        cells = [*(cell for cell in board if cell["method"] not in mine), *(c for c in cells if c["method"] in mine)]
+        cells, own = read_board(shipped, protocol), []
+    frame = beside(cells, own) if own else frame_of_cells(cells)
     if (BASELINE, len(protocol.jobs)) not in frame.group_by("method").agg(pl.n_unique("task")).rows():
         raise Refusal(f"{directory} has no cells of {BASELINE} on every task: type {COMMAND} --all first")
     order = order_methods(frame, protocol.floors)
-    print_order(order, cells, mine, protocol)
+    print_order(order, [*cells, *(cell for cell in own if cell["method"] in mine)], mine, protocol)
     if names or arguments.output:
-        write_board(directory, order, cells, protocol)
+        write_board(directory, order, cells, own, protocol)
     ranked = f"{program('evaluate')} --normalizers softmax {typed(mine[0])}" if mine else f"{COMMAND} my_module:mine"
     print(f"Next: {ranked}")
 
@@ -190,14 +205,38 @@ def print_order(order: Order, cells: Cells, mine: Sequence[str], protocol: Proto
         console.print(sentence, highlight=False, soft_wrap=True)
 
 
-def write_board(directory: Path, order: Order, cells: Cells, protocol: Protocol) -> None:
-    """Writes board.json, a cell a line, and the picture; prints where."""
+def write_board(directory: Path, order: Order, cells: Cells, own: Cells, protocol: Protocol) -> None:
+    """Writes the cells, their times, the order and its picture; prints where.
+
+    Arguments:
+        directory: Gets board.json, times.csv, places.csv, scores.csv, board.png and board.svg.
+        order: The order of the methods.
+        cells: The cells of the board.
+        own: The cells that were measured on this machine to be placed among them, softmax's too.
+        protocol: The protocol of both.
+    """
     path = directory / "board.json"
-    head = json.dumps({"protocol": protocol.digest, "settings": dataclasses.asdict(protocol)})
-    lines = ",\n".join(map(json.dumps, cells))
-    write_whole(path, f'{head[:-1]}, "cells": [\n{lines}\n]}}\n')
+    write_cells(path, cells, own, protocol)
+    write_order(directory, order)
     save_chart(board_chart(order), directory / "board")
-    print(f"Picture: {typed_path(directory / 'board.png')}; JSON: {typed_path(path)}")
+    print(f"Picture: {typed_path(directory / 'board.png')}; JSON: {typed_path(path)}, with places.csv beside it")
+
+
+def write_order(directory: Path, order: Order) -> None:
+    """Writes places.csv and scores.csv, in four digits."""
+    for name, frame in {"places": order.places, "scores": order.scores}.items():
+        rounded = frame.with_columns(pl.selectors.float().round_sig_figs(4))
+        write_csv(directory / f"{name}.csv", frame.columns, rounded.rows())
+
+
+def write_cells(path: Path, cells: Cells, own: Cells, protocol: Protocol) -> None:
+    """Writes cells as JSON, a cell a line, and beside it the times of each method of the order."""
+    head = json.dumps({"protocol": protocol.digest, "settings": dataclasses.asdict(protocol)})
+    lists = (",\n".join(json.dumps(without_seconds(cell)) for cell in listed) for listed in (cells, own))
+    write_whole(path, '{}, "cells": [\n{}\n], "own": [\n{}\n]}}\n'.format(head[:-1], *lists))
+    ordered = [*cells, *(cell for cell in own if cell["method"] != BASELINE)]
+    seconds = [(cell["method"], cell["task"], *(cell[name]["cpu_seconds"] for name in COLUMNS)) for cell in ordered]
+    write_csv(path.with_name(TIMES), ("method", "task", *COLUMNS), seconds)
 
 
 def main() -> None:

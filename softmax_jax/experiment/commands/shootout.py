@@ -21,7 +21,15 @@ from softmax_jax.experiment.commands.output import (
     trust_option,
     typed_path,
 )
-from softmax_jax.experiment.commands.parse import PaperOption, Quick, UnlessGiven, normalizer_names, parse
+from softmax_jax.experiment.commands.parse import (
+    PaperOption,
+    Quick,
+    UnlessGiven,
+    each_within,
+    normalizer_names,
+    parse,
+    within,
+)
 from softmax_jax.experiment.configs import PRESETS, load_preset
 from softmax_jax.experiment.measures.evaluation import evaluate, frame_of
 from softmax_jax.experiment.measures.frames import read_json_lines
@@ -84,9 +92,13 @@ class Arguments:
 
     def __post_init__(self) -> None:
         normalizer_names(self.normalizers)
+        each_within("--test-lengths", self.test_lengths or (64,), 2, 2**20, 64)
+        within("--epochs", 15 if self.epochs is None else self.epochs, 1, 2**20, 15)
         check_directory("--workdir", self.runs)
         check_directory("--output", self.output or RESULTS / "shootout")
-        self.config()
+        task = self.config().task
+        for length in self.test_lengths:
+            task.check_length("--test-lengths", length)
 
     @property
     def runs(self) -> Path:

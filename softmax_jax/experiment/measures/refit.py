@@ -29,15 +29,20 @@ from softmax_jax.refusal import Refusal
 from softmax_jax.temperature import Rows, TemperatureFit, names_of, search_at, target_beta
 
 SETS = 64
+MOST_SETS = 2**14
 SHORT = 16
 SHORT_FACTOR = 64
 """Sets of up to `SHORT` items are cheap and few of their rows are flat: they are drawn this many times as often."""
 
 
+def sets_of_long(task: Task, length: int, sets: int | None = None) -> int:
+    """Returns how many sets to draw at a length above `SHORT`: `SETS` without a number, at most those of a test."""
+    return min(SETS, task.test_sets(length)) if sets is None else sets
+
+
 def sets_of(task: Task, length: int, sets: int | None = None) -> int:
-    """Returns how many sets to draw at a length; without a number `SETS`, or as many as the task tests with."""
-    sets = min(SETS, task.test_sets(length)) if sets is None else sets
-    return sets * SHORT_FACTOR if length <= SHORT else sets
+    """Returns how many sets to draw at a length, `SHORT_FACTOR` times as many of short ones."""
+    return sets_of_long(task, length, sets) * (SHORT_FACTOR if length <= SHORT else 1)
 
 
 def beta_of_true_item(task: Task, batch: Any, rows: HeadRows) -> Float[Array, " rows"]:

@@ -80,11 +80,9 @@ def sentences(order: Order, named: Sequence[str] = ()) -> list[str]:
 def about(order: Order, method: str) -> list[str]:
     """Returns the place of a method, and what it is shown to gain and to lose."""
     count = order.scores["method"].n_unique()
-    ranks = [
-        f"{column}, {rank:.1f} ({low:.0f} to {high:.0f})"
-        for _, column, rank, low, high, *_ in order.places.filter(method=method).rows()
-    ]
-    place = f"{method} has the mean rank of {count} methods: {'; '.join(ranks) or 'none, as no task orders'}."
+    columns = order.places["column"].unique(maintain_order=True)
+    found = "; ".join(place_of(order, column, method) for column in columns)
+    place = f"Of {count} methods {method} has {found or 'no place, as no task orders'}."
     shown = order.scores.filter(pl.col("p") < SIGNIFICANT, method=method)
     parts = []
     for verb, kept in (("gain", shown.filter(pl.col("gain") > 0)), ("lose", shown.filter(pl.col("gain") < 0))):
@@ -94,6 +92,25 @@ def about(order: Order, method: str) -> list[str]:
     return [place, f"Against {BASELINE} it is shown {' and '.join(parts)}: {how_tested(order)}."]
 
 
+def place_of(order: Order, column: str, method: str) -> str:
+    """Returns the place of a method in one column, how many share it, its neighbours and its mean rank."""
+    ranked = order.places.filter(column=column).sort("rank", maintain_order=True)
+    rank = ranked.filter(method=method)["rank"].item()
+    ahead, behind = (ranked.filter(side)["method"] for side in (pl.col("rank") < rank, pl.col("rank") > rank))
+    others = len(ranked) - len(ahead) - len(behind) - 1
+    sides = {"after": ahead[-1:], "before": behind[:1]}
+    parts = [f"shared with {others} more"] * (others > 0)
+    parts += [f"{side} {name}" for side, names in sides.items() for name in names]
+    return f"place {len(ahead) + 1} {column}, {', '.join(parts)} ({mean_rank_of(order, column, method)})"
+
+
+def mean_rank_of(order: Order, column: str, method: str) -> str:
+    """Returns the mean rank of a method in one column, its interval, and of how many tasks it is."""
+    ((rank, low, high),) = order.places.filter(column=column, method=method).select("rank", "low", "high").rows()
+    tasks = order.tasks.filter(column=column, orders=True).height
+    return f"mean rank {rank:.1f} on {tasks} task{'s' * (tasks > 1)}, {low:.0f} to {high:.0f}"
+
+
 def how_tested(order: Order) -> str:
     """Returns how the p-values were made."""
     return f"p < {SIGNIFICANT}, paired over seeds, Holm over {order.scores['p'].count()} tests"
@@ -101,12 +118,11 @@ def how_tested(order: Order) -> str:
 
 def about_all(order: Order) -> list[str]:
     """Returns the best method of each column, and how many cells are shown to differ from softmax."""
-    best = [
-        "{}, {} is best with mean rank {:.1f} ({:.0f} to {:.0f})".format(
-            column, *order.places.filter(column=column).sort("rank").select("method", "rank", "low", "high").row(0)
-        )
-        for column in order.places["column"].unique(maintain_order=True)
-    ]
+    best = []
+    for column in order.places["column"].unique(maintain_order=True):
+        methods = order.places.filter(pl.col("rank") == pl.min("rank").over("column"), column=column)["method"]
+        verb = "are" if len(methods) > 1 else "is"
+        best.append(f"{column}, {', '.join(methods)} {verb} first ({mean_rank_of(order, column, methods[0])})")
     shown = order.scores.filter(pl.col("p") < SIGNIFICANT)
     gains, losses = (shown.filter(side).height for side in (pl.col("gain") > 0, pl.col("gain") < 0))
     counted = f"{gains} cells are shown to gain over {BASELINE} and {losses} to lose"

@@ -10,6 +10,12 @@ from softmax_jax.experiment.report.accuracy import UNCONFIRMED
 from softmax_jax.experiment.report.evaluated import Evaluated
 
 METHOD, OTHER = "adaptive", "ssmax"
+NULLS = {
+    "softmax twice": "our softmax row itself",
+    "SSMax for the adaptive row": "our ssmax row",
+    "no model": "a formula without a model",
+}
+"""The rows that replicate nothing, in words."""
 
 
 def published_lengths(run: Evaluated) -> list[int]:
@@ -33,7 +39,7 @@ def agreements(run: Evaluated) -> Mapping[str, Agreement]:
 
 
 def replication(run: Evaluated) -> str | None:
-    """Says how far both rows lie from the published, what the method gains, and that nulls come as near, or not.
+    """Says how far both rows lie from the published, what the method gains, and whether nulls come as near.
 
     None where nothing published was measured.
     """
@@ -43,13 +49,12 @@ def replication(run: Evaluated) -> str | None:
     interval = f" ± {models.gain_interval:.1f}" if models.seeds > 1 else ""
     unread = sum(n in UNCONFIRMED for n in lengths)
     source = f", {unread} without a source that could be read" if unread else ""
-    others = ", ".join(f"{null.method:.1f} ({name})" for name, null in zip([*by_name][1:], nulls))
-    verdict = (
-        "so this distance alone shows nothing" if min(null.method for null in nulls) <= models.method else "all more"
-    )
+    others = ", ".join(f"{null.method:.1f} ({NULLS[name]})" for name, null in zip([*by_name][1:], nulls))
+    nearest = min(null.method for null in nulls)
+    verdict = "no nearer" if nearest > models.method else "as near, so nearness alone shows nothing"
     return (
-        f"Root mean square difference from the published row: {BASELINE} {models.baseline:.1f} points, {METHOD} "
-        f"{models.method:.1f}; mean gain {models.gain:.1f}{interval} (published {models.published_gain:.1f}; "
-        f"{len(lengths)} lengths{source}). Rows that replicate nothing lie as far from the published {METHOD} row as "
-        f"{others}: {verdict}."
+        f"Our {BASELINE} row lies {models.baseline:.1f} points from the published one, our {METHOD} row "
+        f"{models.method:.1f} (root mean square over {len(lengths)} lengths{source}). {METHOD.capitalize()} gains "
+        f"{models.gain:.1f}{interval} points in the mean of these lengths; published are {models.published_gain:.1f}. "
+        f"Rows that replicate nothing come {verdict}: in points from the published {METHOD} row, {others}."
     )

@@ -21,7 +21,7 @@ from softmax_jax.temperature import ALL_LENGTHS, TARGET, TARGET_TRAIN, TRAIN_LEN
 CHANCE = 0.05
 """P below which a gain is named."""
 HALF = 50.0
-"""Accuracy in percent at which to ask why."""
+"""Accuracy in percent at which to ask why, and of one seed what helps."""
 RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 REFIT = {
     ALL_LENGTHS: "the least loss, at all lengths",
@@ -74,14 +74,13 @@ def shortest(run: Evaluated) -> int:
 
 
 def why(run: Evaluated) -> str | None:
-    """Says what a sharper row regains at the length where about half of the sets are lost, and what hardmax answers.
+    """Says what a sharper row regains at the length of `half_length`, and what hardmax answers.
 
     None where hardmax or the true item alone was not measured.
     """
     if not {HARDMAX, TRUE_ITEM} <= set(run.full_frame["normalizer"]):
         return None
-    by_length = accuracies(run)
-    n = min(by_length, key=lambda n: abs(by_length[n] - HALF))
+    n = half_length(run)
     sharpest, true_item = (
         run.full_frame.filter(normalizer=name, n=n).select(pl.mean("accuracy")).item() for name in (HARDMAX, TRUE_ITEM)
     )
@@ -89,12 +88,14 @@ def why(run: Evaluated) -> str | None:
     regained = "Nothing else that was measured there answers more."
     if len(judged) and (best := judged.row(judged["gain"].arg_max() or 0, named=True))["gain"] > 0:
         others = counted(len(judged), "other")
-        regained = f"The best of {others} measured there, {best['normalizer']}, answers {gain_of(best)} points more."
+        regained = f"The best of {others} measured there, {best['normalizer']}, answers {gain_of(best)} points more"
+        regained += f"{whether_shown(best)}."
     between = ": in the sets between, another item has the largest logit" if true_item > sharpest else ""
     step = rounded_products.SPACING.get(run.matmul)
     ties = f" Products rounded to {run.matmul} make items within {step:.1g} in ρ tie." if step else ""
     return (
-        f"At {count(n)} items it answers {by_length[n]:.1f} %. {regained} With all weight on the largest logit "
+        f"At {count(n)} items, where nearest to half are right, it answers {accuracies(run)[n]:.1f} %. "
+        f"{regained} With all weight on the largest logit "
         f"(hardmax) {sharpest:.1f} % are right, with all on the true item {true_item:.1f} %{between}.{ties}"
     )
 
@@ -115,10 +116,28 @@ def gain_of(row: Mapping[str, Any]) -> str:
     return f"{row['gain']:.1f}" + ("" if half is None else f" ± {half:.1f}")
 
 
-def helps(run: Evaluated) -> str | None:
-    """Says the largest gain of all normalizers and lengths that are tested, judged as one family.
+def half_length(run: Evaluated) -> int:
+    """Returns the length where nearest to half of the sets are right: of those that are tested, if there are any."""
+    by_length = accuracies(run)
+    return min(sorted({n for _, n in run.tested} or by_length), key=lambda n: abs(by_length[n] - HALF))
 
-    Of one seed, which gives no test, the largest gain; None where there is nothing to compare.
+
+def whether_shown(row: Mapping[str, Any]) -> str:
+    """Returns whether a gain is shown, as the end of a sentence; nothing of a cell without a test.
+
+    >>> whether_shown({"p_value": 0.01}), whether_shown({"p_value": 0.2}), whether_shown({"p_value": None})
+    (', which is shown', ', which is not shown', '')
+    """
+    if row["p_value"] is None:
+        return ""
+    return f", which is {'' if row['p_value'] < CHANCE else 'not '}shown"
+
+
+def helps(run: Evaluated) -> str | None:
+    """Says the largest gain that is shown, of all normalizers and lengths that are tested, judged as one family.
+
+    Of one seed, which gives no test, the largest gain at the length of `half_length`, which `why` is about too. None
+    where there is nothing to compare.
     """
     if not (others := candidates(run)):
         return None
@@ -128,11 +147,15 @@ def helps(run: Evaluated) -> str | None:
     gains = run.summary.join(tested, ["normalizer", "n"], "semi", maintain_order="left")
     if gains.is_empty():
         return f"Nothing was tested: no set is longer than in training and still undecided under {run.baseline}."
-    best = gains.row(gains["gain"].arg_max() or 0, named=True)
     if gains["p_value"].null_count() == len(gains):
+        there = gains.filter(n=half_length(run))
+        best = there.row(there["gain"].arg_max() or 0, named=True)
         if best["gain"] <= 0:
-            return f"No normalizer swapped in at test time gains: no test, as {no_test(run)}."
-        return f"Swapped in at test time, {said_gain(best)}: no test, as {no_test(run)}."
+            at = f"at {count(best['n'])} items"
+            return f"No normalizer swapped in at test time gains {at}: no test, as {no_test(run)}."
+        return (
+            f"Swapped in at test time, {best['normalizer']} gains most, {said_gain(best)}: no test, as {no_test(run)}."
+        )
     names, lengths = gains["normalizer"].unique(), gains["n"].unique()
     family = f"Holm over {counted(len(names), 'normalizer')} at {counted(len(lengths), 'length')}"
     shown = gains.filter(pl.col("p_value") < CHANCE)
@@ -141,18 +164,21 @@ def helps(run: Evaluated) -> str | None:
         return f"No normalizer swapped in at test time is shown to gain (p < {CHANCE}, {family}).{power(gains)}"
     best = better.row(better["gain"].arg_max() or 0, named=True)
     rivals = not_told_apart(run, best, [name for name in others if name != best["normalizer"]])
-    tied = f" Not told apart from it there: {', '.join(rivals)}." if rivals else ""
+    there = run.summary.filter(pl.col("normalizer").is_in(rivals), n=best["n"])
+    theirs = [f"{row['normalizer']}, {gain_of(row)} points{whether_shown(row)}" for row in there.to_dicts()]
+    tied = f" Not told apart from it there: {'; '.join(theirs)}." if theirs else ""
     return (
-        f"Swapped in at test time, {said_gain(best)} (p = {best['p_value']:.1g}, {family}).{tied} Shown are "
+        f"Swapped in at test time, the largest of the gains that are shown (p < {CHANCE}, {family}) is that of "
+        f"{best['normalizer']}: {said_gain(best)} (p = {best['p_value']:.1g}).{tied} Shown are "
         f"{counted(len(better), 'gain')} and {counted(len(worse), 'loss', 'losses')}."
     )
 
 
-def said_gain(best: Mapping[str, Any]) -> str:
-    """Returns a normalizer with what it gains, where, and from what to what."""
+def said_gain(row: Mapping[str, Any]) -> str:
+    """Returns what a normalizer gains, where, and from what to what."""
     return (
-        f"{best['normalizer']} gains most: {gain_of(best)} points at {count(best['n'])} items, from "
-        f"{best['accuracy'] - best['gain']:.1f} % to {best['accuracy']:.1f} %"
+        f"{gain_of(row)} points at {count(row['n'])} items, from "
+        f"{row['accuracy'] - row['gain']:.1f} % to {row['accuracy']:.1f} %"
     )
 
 

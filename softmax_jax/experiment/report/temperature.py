@@ -11,7 +11,13 @@ from rich.console import Console
 
 from softmax_jax import temperature as fitting
 from softmax_jax.experiment.measures.dispersion import HARDMAX
-from softmax_jax.experiment.measures.refit import BEST_FOR_LENGTH, BEST_FOR_SET, BEST_OF_ALL, BEST_OF_TRAINING
+from softmax_jax.experiment.measures.refit import (
+    BEST_FOR_LENGTH,
+    BEST_FOR_SET,
+    BEST_OF_ALL,
+    BEST_OF_TRAINING,
+    MOST_SETS,
+)
 from softmax_jax.experiment.measures.runs import FITS
 from softmax_jax.experiment.measures.significance import half_width
 from softmax_jax.experiment.measures.summary import summarize
@@ -67,11 +73,15 @@ def print_fits(console: Console, fits: Mapping[str, TemperatureFit]) -> None:
     )
 
 
+def is_softmax(fit: TemperatureFit) -> bool:
+    """Says whether a fit changes nothing: β is 1 over its range, under the rule β ≥ 1 of the method."""
+    low, high = fit.entropy_range
+    return bool((fitting.ruled(fit.curve)(np.linspace(low, high, 101)) == 1).all())
+
+
 def kind(fit: TemperatureFit) -> str:
     """Says how β goes over the range of a fit, under the rule β ≥ 1 of the method."""
-    low, high = fit.entropy_range
-    betas = fitting.ruled(fit.curve)(np.linspace(low, high, 101))
-    if (betas == 1).all():
+    if is_softmax(fit):
         return f"β at most 1 (from {fit.beta_at_ends[0]:.3g} to {fit.beta_at_ends[1]:.3g}), so 1 by rule: softmax"
     if len(fit.coefficients) == 1:
         return f"a constant: β = {fit.coefficients[0]:.3g}"
@@ -174,6 +184,8 @@ def answers(
 ) -> list[str]:
     """Says what was fitted, what it gains on fresh sets, where it holds, and how it lies to the published polynomial.
 
+    Of a fit that changes nothing there is neither the third nor the fourth.
+
     Arguments:
         fits: By name; the first is what the sentences are about.
         rows: By length, those that were fitted to.
@@ -184,9 +196,11 @@ def answers(
     name, fit = next(iter(fits.items()))
     low, high = fit.entropy_range
     longest = str(max(fit.lengths))
+    first = [what_was_fitted(fit, rows, degree, sets), *gains_of(name, fit, compared)]
+    if is_softmax(fit):
+        return first
     return [
-        what_was_fitted(fit, rows, degree, sets),
-        *gains_of(name, fit, compared),
+        *first,
         f"It holds from {low:.2f} to {high:.2f} nats, which covers {fit.coverage[longest]:.0f} % of the rows of "
         f"{longest} items; beyond, β stays as at the nearer end.",
         beside_published(fit),
@@ -199,8 +213,8 @@ def what_was_fitted(fit: TemperatureFit, rows: Mapping[int, Rows], degree: int, 
     fitted = len(fit.coefficients) - 1
     count = sum(fit.used[str(n)] * length_rows.entropy.size / 100 for n, length_rows in rows.items())
     range_of_rows = f"between {low:.2f} and {high:.2f} nats"
-    more = f"More sets: --sets {4 * sets}."
-    if "softmax" in kind(fit):
+    more = f"More sets: --sets {4 * sets}." if 4 * sets <= MOST_SETS else ""
+    if is_softmax(fit):
         return f"The fit changes nothing: the best β {range_of_rows} is at most 1, which is softmax by rule."
     if fitted == 0 < degree:
         return (
@@ -214,11 +228,13 @@ def what_was_fitted(fit: TemperatureFit, rows: Mapping[int, Rows], degree: int, 
 def gains_of(name: str, fit: TemperatureFit, compared: pl.DataFrame) -> list[str]:
     """Says what a fit gains over softmax, and over one constant θ, in the mean of the lengths; nothing if not compared.
 
-    Fit and constant were chosen on other sets and, of several seeds, on the other half of them.
+    Fit and constant were chosen on other sets and, of several seeds, on the other half of them: so where the fit to all
+    seeds is softmax, those to a half may not be. One of a single seed then has nothing to gain.
     """
     means = compared.group_by("normalizer", "seed", maintain_order=True).agg(pl.mean("accuracy"))
     by_seed = dict(means.group_by("normalizer").agg("accuracy").rows())
-    if name not in by_seed:
+    seeds, lengths = len(by_seed.get(name, [])), compared["n"].n_unique()
+    if not seeds or (seeds == 1 and is_softmax(fit)):
         return []
     constant = [(BEST_OF_ALL, "one constant θ")] if len(fit.coefficients) > 1 else []
     parts = []
@@ -227,11 +243,11 @@ def gains_of(name: str, fit: TemperatureFit, compared: pl.DataFrame) -> list[str
         mean, half = float(np.mean(differences)), half_width(differences)
         interval = "" if half is None else f" ± {half:.2f} ({'' if abs(mean) > half else 'not '}beyond chance)"
         parts.append(f"{mean:+.2f}{interval} points over {called}")
-    seeds, lengths = len(by_seed[name]), compared["n"].n_unique()
     who, drawn = "it gains", "one seed, so no interval"
     if seeds > 1:
         who, drawn = "fits to one half of the seeds gain in the other half", f"95 % over {seeds} seeds"
-    return [f"On fresh sets, in the mean of {lengths} lengths, {who} {' and '.join(parts)} ({drawn})."]
+    start = "The table has other fits: on" if is_softmax(fit) else "On"
+    return [f"{start} fresh sets, in the mean of {lengths} lengths, {who} {' and '.join(parts)} ({drawn})."]
 
 
 def beside_published(fit: TemperatureFit) -> str:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from softmax_jax.experiment.tasks.sequences import Sequences, SequenceTask
+from softmax_jax.experiment.tasks.sequences import LONGEST, Sequences, SequenceTask
 from softmax_jax.experiment.tasks.task import sequence_key
 from softmax_jax.refusal import Refusal
 
@@ -61,6 +61,16 @@ class Signal(SequenceTask):
         if self.classes > self.features:
             raise Refusal(f"--classes is {self.classes}: there must be from 2 to {self.features}, the features")
 
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """Returns the least and the most of the sizes that may not be from 1 to 2¹⁴."""
+        return super().bounds() | {"length": (2, LONGEST)}
+
+    @property
+    def test_bounds(self) -> tuple[int, int]:
+        """The least and the greatest length of a test sequence: the pattern must have room."""
+        least, most = super().test_bounds
+        return max(least, self.signal_length), most
+
     @property
     def inputs(self) -> int:
         """Features at each position of a sequence."""
@@ -83,8 +93,7 @@ class Signal(SequenceTask):
 
     def test_batch(self, key: Key[Array, ""], length: int, sets: int) -> Sequences:
         """Returns sequences of a length. Raises Refusal where the pattern has no room."""
-        if length < self.signal_length:
-            raise Refusal(f"a length is {length}: it must be at least {self.signal_length}, as the pattern is")
+        self.check_length("the lengths", length)
         return self._draw(jax.random.split(key, sets), length)
 
     def answers(self, scores: Float[Array, "sets length classes"]) -> Float[Array, "sets classes"]:

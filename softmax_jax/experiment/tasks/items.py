@@ -10,7 +10,6 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from softmax_jax.experiment.tasks.sequences import LONGEST, SequenceTask
 from softmax_jax.experiment.tasks.task import sequence_key
-from softmax_jax.refusal import Refusal
 
 TRAINING = 0
 """What the key of a seed is folded with before its training sequences are drawn."""
@@ -35,7 +34,12 @@ class ItemTask(SequenceTask):
 
     def bounds(self) -> dict[str, tuple[int, int]]:
         """Returns the least and the most of the sizes that may not be from 1 to 2¹⁴."""
-        return super().bounds() | {"length": (self.least_items, LONGEST)}
+        return super().bounds() | {"length": self.test_bounds}
+
+    @property
+    def test_bounds(self) -> tuple[int, int]:
+        """The fewest items that make a sequence, and the most that have positions."""
+        return self.least_items, LONGEST
 
     @abc.abstractmethod
     def sequence(self, key: Key[Array, ""], length: Int[Array, ""], room: int) -> Any:
@@ -50,8 +54,7 @@ class ItemTask(SequenceTask):
 
     def test_batch(self, key: Key[Array, ""], length: int, sets: int) -> Any:
         """Returns sequences of `length` items. Raises Refusal for more items than positions."""
-        if not self.least_items <= length <= LONGEST:
-            raise Refusal(f"a length is {length}: it must be from {self.least_items} to {LONGEST} items")
+        self.check_length("the lengths", length)
         return self._draw(jax.random.split(key, sets), jnp.full(sets, length, jnp.int32), length)
 
     def _draw(self, keys: Key[Array, " sets"], lengths: Int[Array, " sets"], room: int) -> Any:

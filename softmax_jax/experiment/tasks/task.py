@@ -140,9 +140,15 @@ class Task(abc.ABC):
         """Returns the tasks that are tested one by one, by name: by default only the task itself."""
         return {"": self}
 
+    @property
+    def test_bounds(self) -> tuple[int, int]:
+        """The least and the greatest length of a test set. One item leaves a softmax nothing to weigh."""
+        return 2, 2**20
+
     def check_length(self, option: str, length: int) -> None:
         """Raises ValueError for a length, given by an option, at which the task has no test sets."""
-        checks.whole(f"each of {option}", length, 1, 16, 2**20)
+        least, most = self.test_bounds
+        checks.whole(f"each of {option}", length, least, min(max(16, least), most), most)
 
     def for_testing(self, model: Any, items: int) -> Any:
         """Returns an equivalent model that is faster for this many items of test sets."""

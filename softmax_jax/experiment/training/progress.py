@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
 
 T = TypeVar("T")
 
@@ -71,6 +72,25 @@ class Parts:
             self.advance(cost)
 
 
+MEANT = 0.5
+"""The share of the cost from which on a bar says the time left."""
+
+
+class Time(ProgressColumn):
+    """Shows the time so far, and the time left once `MEANT` of the cost is done.
+
+    The first results take their time to compile, whatever they cost, so what is left cannot be told from them.
+    """
+
+    def render(self, task: Task) -> Text:
+        """Returns the times of a task in whole seconds."""
+        so_far = task.elapsed or 0.0
+        share = task.completed / task.total if task.total else 0.0
+        if share < MEANT:
+            return Text(f"{so_far:.0f} s so far")
+        return Text(f"{so_far:.0f} s so far, about {so_far * (1 - share) / share:.0f} s left")
+
+
 def with_progress(
     results: Iterable[T],
     costs: Sequence[int],
@@ -95,9 +115,7 @@ def with_progress(
     columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     printing = functools.partial(print, file=sys.stderr, flush=True)
     with (
-        Progress(
-            *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
-        ) as bar,
+        Progress(*columns, Time(), console=console, transient=True, disable=not console.is_terminal) as bar,
         contextlib.nullcontext() if console.is_terminal else Log(printing, f"{doing} {names[0]}") as log,
     ):
         task = bar.add_task(names[0], total=sum(costs))

@@ -112,11 +112,13 @@ def test_a_method_that_lacks_a_task_is_left_out():
 def test_the_sentences_name_what_is_shown():
     order = order_methods(frame(MORE, columns=("trained", "swapped")), FLOORS)
     place, shown, _ = sentences(order, ["worse"])
-    assert place.startswith("worse has the mean rank of 7 methods: trained, 7.0 (7 to 7); swapped, 7.0")
+    assert place.startswith(
+        "Of 7 methods worse has place 7 trained, after step 0 (mean rank 7.0 on 2 tasks, 7 to 7); place 7 swapped"
+    )
     assert "to gain on none and to lose on a trained (-30.0 ±" in shown
     assert "Holm over 24 tests" in shown
     assert [gain_cell(gain, p) for gain, p in ((-0.4, None), (0.4, 0.2), (-12.3, 0.01))] == ["0", "0", "-12*"]
     best, counts, _ = sentences(order)
-    assert "trained, better is best with mean rank 1.0 (1 to 1)" in best
+    assert "trained, better is first (mean rank 1.0 on 2 tasks, 1 to 1)" in best
     assert counts.startswith("4 cells are shown to gain over softmax and 16 to lose")
     assert len(board_chart(order).to_dict()["hconcat"]) == 2

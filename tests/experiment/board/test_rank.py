@@ -6,11 +6,12 @@ import json
 import re
 
 import numpy as np
+import polars as pl
 import pytest
 
 from softmax_jax.experiment.board.measure import cell_path, code_of, measure_missing, read_cell
 from softmax_jax.experiment.board.protocol import COLUMNS, PROTOCOL, Job, Protocol
-from softmax_jax.experiment.commands.rank import Arguments, beside, rank, read_board
+from softmax_jax.experiment.commands.rank import Arguments, beside, rank, read_board, write_cells
 from softmax_jax.files import write_json
 from softmax_jax.normalizers.user_modules import trust
 from softmax_jax.refusal import Refusal
@@ -96,7 +97,7 @@ def test_a_method_is_compared_with_the_softmax_of_its_own_machine():
     here = [
         made_cell(method, job, TINY, accuracy) for method, accuracy in (("softmax", 48), ("m:mine", 51)) for job in JOBS
     ]
-    frame = beside(board, here, ["m:mine"])
+    frame = beside(board, here)
     assert frame["method"].unique(maintain_order=True).to_list() == ["softmax", "ssmax", "m:mine"]
     assert frame.filter(method="m:mine", seed=1)["accuracy"].unique().to_list() == [54.0]
 
@@ -105,7 +106,7 @@ def test_a_board_is_printed_and_says_what_is_missing(tmp_path, capsys):
     board = tmp_path / "board.json"
     levels = {"softmax": 50, "ssmax": 60, "hardmax": 40}
     cells = [made_cell(method, job, TINY, level) for method, level in levels.items() for job in JOBS]
-    write_json(board, {"protocol": TINY.digest, "cells": cells})
+    write_cells(board, cells, [], TINY)
     rank(Arguments(), TINY, board)
     output = capsys.readouterr().out
     rows = [line.split()[0] for line in output.splitlines() if line.strip().startswith(tuple(levels))]
@@ -142,17 +143,17 @@ def test_cells_are_resumed_and_twice_the_same_to_the_bit_and_ranked(tmp_path, ca
     assert [*map(without_times, again)] == [*map(without_times, first)]
     assert {path for path, time in before.items() if path.stat().st_mtime_ns != time} == {removed}
     levels = {"softmax": 50, "hardmax": 40}
-    write_json(
-        board,
-        {
-            "protocol": protocol.digest,
-            "cells": [made_cell(name, job, protocol, level) for name, level in levels.items()],
-        },
-    )
-    rank(Arguments(("ssmax",), output=run), protocol, board)
-    assert "ssmax has the mean rank of 3 methods" in capsys.readouterr().out
-    written = json.loads((run / "board.json").read_text())
-    assert {cell["method"] for cell in written["cells"]} == {"softmax", "hardmax", "ssmax"}
+    write_cells(board, [made_cell(name, job, protocol, level) for name, level in levels.items()], [], protocol)
+    written = []
+    for _ in range(2):
+        rank(Arguments(("ssmax",), output=run), protocol, board)
+        assert "Of 3 methods ssmax has " in capsys.readouterr().out
+        written.append((run / "board.json").read_text())
+        removed.unlink()
+    assert written[0] == written[1]
+    lists = [{cell["method"] for cell in json.loads(written[0])[name]} for name in ("cells", "own")]
+    assert lists == [{"softmax", "hardmax"}, {"softmax", "ssmax"}]
+    assert set(pl.read_csv(run / "scores.csv")["method"]) == {"softmax", "hardmax", "ssmax"}
     assert (run / "board.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -163,9 +164,9 @@ def test_a_normalizer_of_ones_own_comes_from_its_file_to_its_place(module, tmp_p
     cells = [
         made_cell(method, job, TINY, level) for method, level in (("softmax", 50), ("hardmax", 40)) for job in JOBS
     ]
-    write_json(board, {"protocol": TINY.digest, "cells": cells})
+    write_cells(board, cells, [], TINY)
     rank(Arguments((name,), output=run), TINY, board)
-    assert f"{name} has the mean rank of 3 methods" in capsys.readouterr().out
+    assert f"Of 3 methods {name} has " in capsys.readouterr().out
     path = cell_path(run, name, JOBS[0])
     cell = read_cell(path, TINY)
     write_json(path, cell | {"code": "of yesterday", "parameters": 0})

@@ -1,5 +1,6 @@
 """What evaluate.py measures when it is not told, and what it says to go on with."""
 
+import re
 import sys
 import threading
 import traceback
@@ -18,6 +19,7 @@ from softmax_jax.experiment.training.run_directory import SHIPPED
 from softmax_jax.normalizers import maps
 
 PACKAGE = Path(softmax_jax.__file__).parent
+ROOT = PACKAGE.parent
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -49,7 +51,9 @@ def test_the_next_command_is_a_fit_to_a_run_that_has_none_and_never_the_one_that
     assert next_step([Path("x"), Path("y")], run).startswith("python report.py x y ")
     (tmp_path / "z").symlink_to(SHIPPED / "paper")
     for path in (Path("z"), SHIPPED / "paper"):
-        assert next_step([path], run).split("#")[0].endswith("--quick  ")
+        command, remark = next_step([path], run).split("  # ")
+        assert command in re.findall(r"^python .*?(?= +#|$)", (ROOT / "README.md").read_text(), re.MULTILINE)
+        assert "in a few minutes" in remark
 
 
 def test_runs_are_called_by_their_directories_or_by_whole_paths_where_those_are_alike():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from rich.progress import Task, TaskID
 
 from softmax_jax.experiment.commands import train
 from softmax_jax.experiment.report import training
@@ -53,6 +54,21 @@ def test_the_chart_shows_every_line_of_metrics_and_its_band_stays_above_0():
     assert min(row["low"] for row in values) > 0
     assert math.isclose(values[0]["value"], 0.37)
     assert "After 20 steps 51.0 % of a batch are right" in chart.to_dict()["title"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("completed", "shown"),
+    [
+        (0, "50 s so far"),
+        (6, "50 s so far"),
+        (13000, "50 s so far, about 45 s left"),
+        (24574, "50 s so far, about 0 s left"),
+    ],
+)
+def test_a_bar_says_no_time_left_while_what_is_done_is_mostly_compiling(completed, shown):
+    task = Task(TaskID(0), "n = 4", total=24574, completed=completed, _get_time=lambda: 50.0)
+    task.start_time = 0.0
+    assert str(progress.Time().render(task)) == shown
 
 
 def test_a_log_that_would_be_silent_says_what_is_done(monkeypatch):

@@ -12,7 +12,7 @@ from softmax_jax.experiment.measures.table import EVALUATION, calibration_error
 from softmax_jax.experiment.tasks.retrieval import Sort
 from softmax_jax.normalizers.registry import METHODS, normalizer
 from studies.clrs_text.task import ClrsText
-from tests.experiment.measures.models import SEEDS, TASK, model_of, parameters_of
+from tests.experiment.measures.models import SEEDS, TASK, blank, model_of, parameters_of
 
 SUM_TO_ONE = [name for name, method in METHODS.items() if getattr(method.map, "sums_to_one", False)]
 SOFTMAX = {"softmax": normalizer("softmax")}
@@ -73,7 +73,7 @@ def test_the_rows_to_look_at_lie_at_equal_distances_up_to_the_last(count):
 @pytest.mark.full
 @pytest.mark.parametrize(("sets", "expected"), [(3, [3, 3]), ({16: 5}, [5, 512]), (None, [512, 512])])
 def test_sets_are_as_many_as_is_said_for_the_length_or_as_the_task_has(sets, expected):
-    evaluated = Evaluation(TASK, parameters_of(), SOFTMAX, SEEDS, sets)
+    evaluated = Evaluation(TASK, blank(), SOFTMAX, SEEDS, sets)
     assert [evaluated.sets_at(length) for length in (16, 64)] == expected
 
 
@@ -117,6 +117,6 @@ def test_a_transformer_is_evaluated_on_its_task_as_it_was_trained_and_under_othe
     ],
 )
 def test_mistakes_are_named_before_anything_is_computed(changed, words):
-    given = {"parameters": parameters_of(), "normalizers": SOFTMAX, "seeds": SEEDS, "lengths": (4,)} | changed
+    given = {"parameters": blank(), "normalizers": SOFTMAX, "seeds": SEEDS, "lengths": (4,)} | changed
     with pytest.raises(ValueError, match=words):
         evaluate(**given)

@@ -115,18 +115,49 @@ def test_a_gain_that_survives_is_named_with_its_interval_and_with_what_is_not_to
     best = run.summary.row(run.summary["gain"].arg_max() or 0, named=True)
     sentence = str(helps(run))
     assert (best["normalizer"], best["n"]) == ("ssmax", 256)
-    assert f"ssmax gains most: {best['gain']:.1f} ± {best['gain_interval']:.1f} points at 256 items" in sentence
-    assert f"p = {best['p_value']:.1g}, Holm over 5 normalizers at 10 lengths" in sentence
-    assert "Not told apart from it there: adaptive." in sentence
+    gain = f"{best['gain']:.1f} ± {best['gain_interval']:.1f} points at 256 items"
+    assert (
+        f"gains that are shown (p < 0.05, Holm over 5 normalizers at 10 lengths) is that of ssmax: {gain}" in sentence
+    )
+    assert f"(p = {best['p_value']:.1g})" in sentence
+    rival_row = run.summary.filter(normalizer="adaptive", n=256).row(0, named=True)
+    theirs = f"adaptive, {rival_row['gain']:.1f} ± {rival_row['gain_interval']:.1f} points, which is shown."
+    assert f"Not told apart from it there: {theirs}" in sentence
     assert "2 gains and no losses" in sentence
+
+
+def test_a_larger_gain_that_is_not_shown_is_said_to_be_not_shown_wherever_it_is_named():
+    lengths = {16: (9.0, 9.1, 8.9), 64: (-38.0, -38.2, -37.8)}
+    steady, wild = (
+        lengths | {64: tuple(a + b for a, b in zip(lengths[64], by))} for by in ((3, 3.1, 2.9), (9, 1, 2.5))
+    )
+    found = {"softmax": lengths, "adaptive": steady, "ssmax": wild, "hardmax": lengths, TRUE_ITEM: lengths}
+    run = run_of(found, (16, 64))
+    gains = run.summary.filter(n=64).sort("gain")["normalizer"].to_list()
+    assert gains[-2:] == ["adaptive", "ssmax"]
+    sentence = str(helps(run))
+    assert "the largest of the gains that are shown (p < 0.05" in sentence
+    assert "is that of adaptive: 3.0" in sentence
+    rest = r"ssmax, 4\.2 ± \d+\.\d points, which is not shown\. Shown are 1 gain and no losses"
+    assert re.search(f"Not told apart from it there: {rest}", sentence)
+    assert re.search(r"ssmax, answers 4\.2 ± \d+\.\d points more, which is not shown\.", str(why(run)))
+
+
+def test_of_one_seed_why_and_what_helps_are_about_one_length():
+    lengths = {16: (9.0,), 64: (-37.0,), 256: (-60.0,)}
+    raised = {n: (value + 20 * n / 64,) for n, (value,) in lengths.items()}
+    run = run_of({"softmax": lengths, "ssmax": raised, "hardmax": lengths, TRUE_ITEM: lengths}, (16, 64, 256))
+    assert str(why(run)).startswith("At 64 items, where nearest to half are right, it answers 53.0 %.")
+    assert "ssmax gains most, 20.0 points at 64 items, from 53.0 % to 73.0 %" in str(helps(run))
+    assert run.summary.filter(normalizer="ssmax", n=256)["gain"].item() == 80  # more, but elsewhere
 
 
 def test_of_one_seed_there_is_no_test_and_nothing_is_said_where_there_is_nothing_to_compare():
     run = run_of({"softmax": (-40.0,), "hardmax": (-30.0,), "ssmax": (-29.0,)})
-    said = "ssmax gains most: 11.0 points at 64 items, from 50.0 % to 61.0 %: no test, as there is one seed."
+    said = "ssmax gains most, 11.0 points at 64 items, from 50.0 % to 61.0 %: no test, as there is one seed."
     assert said in str(helps(run))
     run = run_of({"softmax": (-40.0,), "ssmax": (-41.0,)})
-    assert helps(run) == "No normalizer swapped in at test time gains: no test, as there is one seed."
+    assert helps(run) == "No normalizer swapped in at test time gains at 64 items: no test, as there is one seed."
     for names in (["softmax"], ["softmax", "softpick"], ["softmax", "entmax15"]):  # alone, by its offset, and a copy
         run = run_of(dict.fromkeys(names, SOFTMAX), (64,))
         assert helps(run) is None
@@ -159,8 +190,8 @@ def test_a_task_with_tests_over_sets_has_one_unit_in_its_table_and_its_sentence(
     p = run.summary.filter(normalizer="ssmax")["p_value"].to_list()
     assert p == pytest.approx([8 * 2 * 0.5**40] * 2, rel=1e-6)  # 40 of 80 sets, in 8 cells of two parts
     assert run.summary["interval"].null_count() == run.summary["gain_interval"].null_count() == len(run.summary)
-    assert f"ssmax gains most: 50.0 points at 64 items, from 25.0 % to 75.0 % (p = {p[0]:.1g}" in str(helps(run))
-    assert "Not told apart from it there: hardmax." in str(helps(run))
+    assert f"ssmax: 50.0 points at 64 items, from 25.0 % to 75.0 % (p = {p[0]:.1g})" in str(helps(run))
+    assert "Not told apart from it there: hardmax, 47.5 points, which is shown." in str(helps(run))
     rows, notes = accuracy_table([run], LENGTHS)
     assert (rows["ssmax"], rows["ssmax, gain"]) == (["75.0"] * 2, ["+50.0*"] * 2)
     assert not any("(t)" in note or "t-test" in note for note in notes)
@@ -189,8 +220,8 @@ def test_agreement_is_the_distance_of_each_row_and_the_mean_gain_beside_what_nul
     numbers = ["2.0", "2.0", f"{gain:.1f}", "0.0", f"{gain:.1f}", f"{copy:.1f}", "2.0", f"{nothing:.1f}"]
     assert numbers_of(sentence) == numbers
     assert "2 lengths" in sentence
-    assert "so this distance alone shows nothing" in sentence  # as no model lies nearer
-    assert "all more" in str(replication(near_published(0.1, ssmax=False)))
+    assert "as near, so nearness alone shows nothing" in sentence  # as no model lies nearer
+    assert "come no nearer" in str(replication(near_published(0.1, ssmax=False)))
 
 
 def test_nothing_of_the_paper_stands_beside_a_run_of_another_recipe():

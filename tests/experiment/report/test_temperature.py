@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from softmax_jax import temperature
-from softmax_jax.experiment.measures.refit import BEST_FOR_LENGTH, BEST_OF_ALL
+from softmax_jax.experiment.measures.refit import BEST_FOR_LENGTH, BEST_OF_ALL, MOST_SETS
 from softmax_jax.experiment.measures.runs import FITS
 from softmax_jax.experiment.report import temperature as report
 from softmax_jax.experiment.training.run_directory import SHIPPED
@@ -111,9 +111,16 @@ def test_the_answer_names_gains_range_and_the_published_curve():
     assert "-1.01 ± 0.02 (beyond chance) points over one constant θ" in report.answers(fits, rows, worse, 4, 64)[1]
     assert re.match(r"It holds from \d\.\d\d to \d\.\d\d nats", holding)
     assert re.search(r"holds the published polynomial at \d of \d entropies", published)
+    flat = dataclasses.replace(fits[ALL_LENGTHS], coefficients=[0.1, 0.5], entropy_range=[1.0, 2.0])
+    table = compared_frame(accuracies, [16, 64])
+    nothing, of_halves = report.answers({ALL_LENGTHS: flat}, rows, table, 4, 64)
+    assert nothing.startswith("The fit changes nothing: ")
+    assert of_halves.startswith("The table has other fits: on fresh sets, in the mean of 2 lengths, fits to one half")
+    assert report.answers({ALL_LENGTHS: flat}, rows, table.filter(seed=0), 4, 64) == [nothing]
     constant = dataclasses.replace(fits[ALL_LENGTHS], coefficients=[2.65], entropy_range=[0.5, 2.0])
     said = report.what_was_fitted(constant, rows, 4, 64)
     assert "too few for a curve, so one temperature was fitted: β = 2.65. More sets: --sets 256" in said
+    assert "--sets" not in report.what_was_fitted(constant, rows, 4, MOST_SETS // 2)  # as no more are allowed
     alone = compared_frame(accuracies, [16]).filter(seed=0)
     assert "(one seed, so no interval)" in report.gains_of(ALL_LENGTHS, constant, alone)[0]
     assert "share" not in printed(report.print_comparison, alone.filter(n=16)).split("accuracy: %")[0]

@@ -22,7 +22,7 @@ def made(kind, sets=64):
 
 def split(task, batch, sequence):
     """One sequence as visible items (code, class) and queries, in NumPy."""
-    inputs, items = np.asarray(batch.inputs[sequence]), batch.inputs.shape[1] - task.queries
+    inputs, items = batch.inputs[sequence], batch.inputs.shape[1] - task.queries
     count = int(batch.mask[sequence, :items].sum())
     return inputs[:count, :CODE], inputs[:count, CODE:-1].argmax(1), inputs[items:, :CODE]
 
@@ -36,14 +36,14 @@ def places(kind, code):
 @functools.cache
 def drawn(task, length=LENGTH, sets=64):
     """Test sequences."""
-    return jax.jit(lambda: task.test_batch(jax.random.key(3), length, sets))()
+    return jax.device_get(jax.jit(lambda: task.test_batch(jax.random.key(3), length, sets))())
 
 
 @functools.cache
 def trained_on(task, seed=SEED, steps=(0, 1)):
     """Batches of training, of one program for each task."""
     draw = jax.jit(task.training_batch)
-    return [draw(jnp.int32(seed), jnp.int32(step)) for step in steps]
+    return [jax.device_get(draw(jnp.int32(seed), jnp.int32(step))) for step in steps]
 
 
 def targets_of(kind, codes, queries):
@@ -58,7 +58,7 @@ def test_a_query_is_answered_by_the_class_of_the_item_it_asks_for(kind):
     """And sorting and copying ask in ascending order of the places, at which the items to copy lie."""
     task = made(kind)
     for batch in (*trained_on(task), drawn(task, 3 * LENGTH, 8)):
-        for sequence, answers in enumerate(np.asarray(batch.answer)):
+        for sequence, answers in enumerate(batch.answer):
             codes, classes, queries = split(task, batch, sequence)
             assert kind is not TransformerMaxRetrieval or not queries.any()
             targets = targets_of(kind, codes, queries)
@@ -80,7 +80,7 @@ def test_places_span_their_range_at_every_length(kind, largest):
     """No place in long sequences that short ones never show."""
     task = kind(length=64, queries=2, batch=200)
     short, long = [], []
-    for batch in jax.tree.map(np.asarray, trained_on(task)):
+    for batch in trained_on(task):
         for sequence in range(task.batch):
             codes, _, _ = split(task, batch, sequence)
             (short if len(codes) < 10 else long if len(codes) > 50 else []).extend(places(kind, codes) / largest)
@@ -98,7 +98,7 @@ def test_lengths_run_from_two_to_the_longest_and_what_is_beyond_is_zero_and_mask
     for batch, expected in ((trained_on(task)[0], range(2, LENGTH + 1)), (drawn(task, 3, 300), [3])):
         items = batch.inputs.shape[1] - task.queries
         assert items == max(expected)
-        mask, inputs = np.asarray(batch.mask), np.asarray(batch.inputs)
+        mask, inputs = batch.mask, batch.inputs
         lengths = mask[:, :items].sum(1)
         assert set(lengths.tolist()) == set(expected)
         np.testing.assert_array_equal(mask[:, :items], np.arange(items) < lengths[:, None])
@@ -116,5 +116,5 @@ def test_lengths_run_from_two_to_the_longest_and_what_is_beyond_is_zero_and_mask
 
 
 def test_a_length_without_a_pair_is_refused():
-    with pytest.raises(ValueError, match=rf"a length is 1.*to {POSITIONS}"):
+    with pytest.raises(ValueError, match=rf"lengths is 1; it must be from 2 to {POSITIONS}"):
         Sort().test_batch(jax.random.key(0), 1, 4)

@@ -22,6 +22,7 @@ from softmax_jax.experiment.training.run import build_model, build_run
 from softmax_jax.experiment.training.trainer import chunk_trainer
 from softmax_jax.files import versions
 from softmax_jax.normalizers.registry import METHODS, normalizer
+from softmax_jax.refusal import Refusal
 from studies import notebook
 from studies.clrs_text.task import ClrsText
 from tests.tiers import methods, rare_except
@@ -109,6 +110,18 @@ def test_models_train_numbers_of_the_query_where_the_method_was_published_with_t
     attention = jax.eval_shape(initialize, jax.random.key(0))["blocks"][1]["attention"]
     shapes = {number: leaf.shape for number, leaf in attention.items() if number.endswith("_of_query")}
     assert shapes == {f"{number}_of_query": (2, 4) for number in numbers}
+
+
+@pytest.mark.parametrize(
+    ("task", "length", "bounds"),
+    [(MaxRetrieval(), 1, (2, 2**20)), (Signal(signal_length=5), 4, (5, 2**20)), (Sort(), 2**14 + 1, (2, 2**14))],
+)
+def test_a_length_without_test_sets_is_refused_with_the_option_and_the_bounds(task, length, bounds):
+    rule = "it must be from {} to {}, such as 16".format(*bounds)
+    with pytest.raises(Refusal, match=f"each of --lengths is {length}; {rule}$"):
+        task.check_length("--lengths", length)
+    for bound in bounds:
+        task.check_length("--lengths", bound)
 
 
 def test_long_sequences_are_fewer_and_read_in_batches_that_leave_memory():

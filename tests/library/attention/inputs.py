@@ -26,7 +26,7 @@ def arrays():
     bias = normal(3, BATCH, HEADS, QUERIES, KEYS)
     bias[1, ..., LENGTHS[1] :] = np.inf
     q, kv = (BATCH, QUERIES, HEADS, SIZE), (BATCH, KEYS, KV_HEADS, SIZE)
-    return tuple(jnp.asarray(array) for array in (normal(0, *q), normal(1, *kv), normal(2, *kv), bias))
+    return tuple(jnp.asarray(array, jnp.float32) for array in (normal(0, *q), normal(1, *kv), normal(2, *kv), bias))
 
 
 def some_mask():

@@ -63,7 +63,7 @@ def installed(tmp_path, monkeypatch):
 
 def test_a_package_is_imported_when_one_of_its_names_is_asked_for_and_not_before(installed):
     sj.normalizer("ssmax(s=0.5)")
-    with pytest.raises(ValueError, match=r"did you mean 'tiny_relu'\? known are softmax, .*, tiny_number, tiny_relu;"):
+    with pytest.raises(ValueError, match="did you mean 'tiny_relu'"):
         sj.normalizer("tiny_rel")
     assert "tiny_normalizers" not in sys.modules
     logits = jnp.array([1.0, -2.0, 3.0])

@@ -12,7 +12,7 @@ from softmax_jax.laws import laws
 from softmax_jax.laws.checker import weigh_interleaved
 from softmax_jax.laws.laws import Claims, Rounding, Weighed
 from softmax_jax.refusal import Refusal
-from tests.tiers import HEART, methods
+from tests.tiers import HEART, full_except, methods
 
 SEGMENTS, ENTRIES, HEADS = 7, 40, 2
 
@@ -65,14 +65,14 @@ def by_rows(normalizer, logits):
     return weights, pull(jnp.cos(jnp.arange(logits.size)).reshape(logits.shape).astype(logits.dtype))[0]
 
 
+def weigh_segments(normalizer, logits, ids):
+    _, _, where, index = graph()
+    return sj.segments(logits, ids, normalizer, SEGMENTS, where=where, max_length=index.shape[1])
+
+
 @jax.jit
 def by_segments(normalizer, logits, ids):
-    _, _, where, index = graph()
-
-    def weigh(logits):
-        return sj.segments(logits, ids, normalizer, SEGMENTS, where=where, max_length=index.shape[1])
-
-    weights, pull = jax.vjp(weigh, logits)
+    weights, pull = jax.vjp(lambda logits: weigh_segments(normalizer, logits, ids), logits)
     return weights, pull(jnp.cos(jnp.arange(logits.size)).reshape(logits.shape).astype(logits.dtype))[0]
 
 
@@ -84,11 +84,11 @@ def test_weights_and_gradients_are_those_of_padded_rows(name):
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
-@every_kind
+@pytest.mark.parametrize("name", [*methods(), *full_except(FUNCTIONS, "a function over a scale")])
 def test_half_types_are_computed_in_float32(name):
     logits, ids, *_ = graph()
     half, normalizer = logits.astype(jnp.float16), normalizer_of(name)
-    weights, _ = by_segments(normalizer, half, ids)
+    weights = jax.jit(weigh_segments)(normalizer, half, ids)
     expected, _ = by_segments(normalizer, half.astype(jnp.float32), ids)
     assert weights.dtype == jnp.float16
     if name not in ("a function", "a map that reads the axis"):  # which compute in the type of the logits
@@ -136,8 +136,8 @@ def test_the_laws_hold_on_hostile_rows(name):
 @pytest.mark.parametrize("name", ["ssmax", "a function"])
 def test_entries_of_no_segment_get_nothing_where_ids_are_traced(name):
     logits, ids = jnp.arange(6.0), jnp.array([-1, 0, 1, 0, 2, 9])
-    weights = jax.jit(lambda ids: sj.segments(logits, ids, normalizer_of(name), 2))(ids)
-    expected = sj.segments(logits[1:4], ids[1:4], normalizer_of(name), 2)
+    weigh = lambda logits, ids: sj.segments(logits, ids, normalizer_of(name), 2)  # noqa: E731
+    weights, expected = jax.jit(lambda z, ids: (weigh(z, ids), weigh(z[1:4], ids[1:4])))(logits, ids)
     np.testing.assert_allclose(weights, [0, *expected, 0, 0], atol=1e-7)
 
 
@@ -148,9 +148,10 @@ def test_a_segment_beyond_the_length_of_its_row_is_nan():
 
 def test_many_segments_are_padded_in_blocks(monkeypatch):
     logits, ids, where, _ = graph()
-    expected = sj.segments(logits, ids, jax.nn.softmax, SEGMENTS, where=where)
+    weigh = lambda logits: sj.segments(logits, ids, jax.nn.softmax, SEGMENTS, where=where)  # noqa: E731
+    expected = jax.jit(weigh)(logits)
     monkeypatch.setattr("softmax_jax.normalizers.segments.PADDED_ENTRIES", 40)
-    np.testing.assert_array_equal(sj.segments(logits, ids, jax.nn.softmax, SEGMENTS, where=where), expected)
+    np.testing.assert_array_equal(jax.jit(lambda logits: weigh(logits))(logits), expected)
 
 
 @pytest.mark.parametrize(

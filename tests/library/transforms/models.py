@@ -13,7 +13,7 @@ BATCH, HEADS, LENGTH, SIZE = 2, 2, 6, 8
 
 
 def normal(*shape: int, seed: int = 0) -> jax.Array:
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32), jnp.float32)
 
 
 def close(one: Any, other: Any, atol: float = 1e-6) -> None:

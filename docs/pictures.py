@@ -42,7 +42,7 @@ from studies import (
     trained_or_swapped,
 )
 from studies.clrs_text import page as clrs_text
-from studies.dilution_tables import ALL, points, points_chart
+from studies.dilution_tables import ALL, learned, points, points_chart
 
 DOCS = Path(__file__).parent
 SWAPS = ("softmax", "adaptive", "ssmax", "adaptive_refit_train", "hardmax")
@@ -218,7 +218,7 @@ def dilution() -> charts.Chart:
         "a point a length; the split is of half the sets, the gain of the others;",
         "law: SSMax, β = 1 at the training length",
     )
-    return points_chart(points(table("dilution/cells"), ALL), title, *subtitles)
+    return points_chart(points(learned(table("dilution/cells")), ALL), title, *subtitles)
 
 
 PICTURES: Mapping[str, Callable[[], Any]] = {

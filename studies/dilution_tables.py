@@ -16,19 +16,25 @@ CHOSEN = 5
 """Heads by which misses are split, or all where a model has fewer."""
 LEAST = 10
 """Wrong answers that a cell must have in each half of its texts to count."""
-REFERENCE = 16
-"""Items at which the law leaves the rows of trained models as they are: such cells do not count."""
+TRAINED_AT = {"facts": 0, "near copies": 0, "minimum": 31, "binary_search": 31}
+"""The longest sets in training, 16 items for families that are not named; 0 where it is not known."""
+LEARNED = 90
+"""Percent of the answers at that length that a model must have right to count at any."""
 ALL = 2**20
 """More heads than any model has: the law is then in all of them, and in all rows."""
 DRAWS = 1000
 """Draws of the bootstrap."""
 CELL = ("family", "length")
+MODEL = ("family", "seed")
 NAMES = {
     "facts": "SmolLM2: facts",
     "near copies": "SmolLM2: near copies",
     "multi_query": "transformer: keys",
     "transformer_max_retrieval": "transformer: largest",
     "sort": "transformer: sort",
+    "count": "transformer: count",
+    "minimum": "CLRS-Text: minimum",
+    "binary_search": "CLRS-Text: binary search",
     "paper": "one head, rounded",
     "paper_float32": "one head, float32",
     "frontier": "one head, frontier",
@@ -36,6 +42,21 @@ NAMES = {
 }
 COLOURS = ("#d55e00", "#c32d78", "#874bd2", "#2d96ff", "#007896", "#876900", "#2da51e", "#ff5a69", "#dc7800")
 """Of the families, in their order."""
+
+
+def learned(cells: pl.DataFrame) -> pl.DataFrame:
+    """Returns the rows of the models that learned their task: `LEARNED` % right at the longest sets in training.
+
+    Models whose training is not known, SmolLM2, all count.
+    """
+    right = 100 - 100 * pl.col("missed").sum() / pl.col("asked").sum()
+    least = pl.when(pl.col("length") == trained_at()).then(right.over(*MODEL, "length")).max().over(MODEL)
+    return cells.filter(least.fill_null(100) >= LEARNED)
+
+
+def trained_at() -> pl.Expr:
+    """Returns the longest sets in the training of each row's family."""
+    return pl.col("family").replace_strict(TRAINED_AT, default=16)
 
 
 def of_heads(cells: pl.DataFrame, heads: int) -> pl.DataFrame:
@@ -70,7 +91,7 @@ def points(cells: pl.DataFrame, heads: int) -> pl.DataFrame:
     split, gained = totals(cells.filter(even), CHOSEN), totals(cells.filter(~even), heads)
     both = split.join(gained.select(*CELL, "law_net", other="missed"), CELL, suffix="_right")
     wrong = 100 * pl.col("missed") / pl.col("asked")
-    kept = both.filter(pl.min_horizontal("missed", "other") >= LEAST, pl.col("length") > REFERENCE)
+    kept = both.filter(pl.min_horizontal("missed", "other") >= LEAST, pl.col("length") > trained_at())
     return kept.select(*CELL, share="dilution_share", law="law_net_right", wrong=wrong)
 
 

@@ -29,7 +29,7 @@ from studies.dilution_readers import (
     draw_sequence,
     written,
 )
-from studies.dilution_tables import CLASSES, correlations, points, predicted_share, totals
+from studies.dilution_tables import CLASSES, correlations, learned, points, predicted_share, totals
 from studies.front import NAMES, WORDS
 from studies.head_numbers import head_numbers
 from tests.experiment.language_models.plain_llama import tiny_arrays
@@ -155,6 +155,18 @@ def test_a_share_that_the_gain_follows_predicts_it_in_families_left_out():
     assert predicted_share(frame, "share") > 0.99
     assert predicted_share(frame.with_columns(wrong=pl.lit([1.0, 2, 2, 1, 1, 2, 2, 1]).explode()), "wrong") < 0.1
     assert np.nanmin(correlations(cells, 5, 20)) > 0.7  # the two lengths of a family tie in share
+
+
+def test_a_model_that_did_not_learn_counts_at_no_length():
+    cells = cells_of([(10, 5)] * 3)
+    family, length = pl.col("family"), pl.col("length")
+    renamed = family.replace({"family 0": "count", "family 1": "minimum", "family 2": "facts"})
+    trained = pl.when(renamed == "count").then(length // 2).otherwise(length)  # 16 and 32 items
+    misses = pl.when(renamed == "count", pl.col("text") == 0).then(90).when(renamed == "count").then(10)
+    known = cells.with_columns(family=renamed, length=trained, missed=misses.otherwise(100))
+    assert set(learned(known)["family"]) == {"minimum", "facts"}  # 15 % of 16 items are wrong; 31 were not asked
+    better = known.with_columns(missed=pl.when(pl.col("text") == 0).then(20).otherwise("missed"))
+    assert set(learned(better)["family"]) == {"count", "minimum", "facts"}
 
 
 @pytest.mark.rare

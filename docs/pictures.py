@@ -215,7 +215,7 @@ def dilution() -> charts.Chart:
     """What a law of β finds by the share of misses by dilution, of each task, model and length."""
     title = "Where misses are dilution, a law of β finds more of them"
     subtitles = (
-        "a point a length; the split is of half the sets, the gain of the others;",
+        "a point a length, larger for longer; the split is of half the sets, the gain of the others;",
         "law: SSMax, β = 1 at the training length",
     )
     return points_chart(points(learned(table("dilution/cells")), ALL), title, *subtitles)

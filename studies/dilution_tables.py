@@ -40,8 +40,13 @@ NAMES = {
     "frontier": "one head, frontier",
     "near_ties": "one head, near ties",
 }
-COLOURS = ("#d55e00", "#c32d78", "#874bd2", "#2d96ff", "#007896", "#876900", "#2da51e", "#ff5a69", "#dc7800")
-"""Of the families, in their order."""
+SHADES = ("#d55e00", "#c32d78", "#874bd2", "#2d96ff", "#007896", "#505050", "#00a0a0", "#a05a2c", "#876900", "#2da51e")
+COLOURS = dict(zip(NAMES, (*SHADES, "#ff5a69", "#dc7800")))
+"""Of each family."""
+LENGTH_ENDS = (32, 16384)
+"""The lengths of the smallest point of the picture and of the largest."""
+TABLE_LENGTH = 1024
+"""The table has the length of each family that is nearest to this one."""
 
 
 def learned(cells: pl.DataFrame) -> pl.DataFrame:
@@ -166,9 +171,15 @@ def spearman(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.n
 
 
 def dilution_table(cells: pl.DataFrame) -> str:
-    """Returns why questions are answered wrong, and what each change of rows finds, net, where enough are wrong."""
+    """Returns why questions are answered wrong, and what each change of rows finds, net: one length of each family.
+
+    It is the nearest to `TABLE_LENGTH` of those with at least `LEAST` wrong answers.
+    """
     rows, law = [], {row[:2]: row[2] for row in totals(cells, ALL).select(*CELL, "law_net").rows()}
-    for cell in totals(cells, CHOSEN).filter(pl.col("missed") >= 2 * LEAST).to_dicts():
+    far = (pl.col("length") / TABLE_LENGTH).log().abs()
+    many = totals(cells, CHOSEN).filter(pl.col("missed") >= LEAST)
+    nearest = many.filter(far == far.min().over("family"))
+    for cell in sorted(nearest.to_dicts(), key=lambda cell: list(NAMES).index(cell["family"])):
         shares = [f"{cell[f'{name}_share']:.0f}" for name in CLASSES]
         nets = [f"{cell[f'{name}_net']:+.0f}" for name in ("rank", "other_rank", "sharp", "permuted")]
         nets[-1:] = nets[-1:] if cell["heads"] == CHOSEN else ["–"]  # by lot, one head of one is the same
@@ -183,14 +194,14 @@ def dilution_table(cells: pl.DataFrame) -> str:
 def points_chart(frame: pl.DataFrame, *title: str) -> charts.Chart:
     """Draws what the law finds by the share of misses by dilution: a point for each cell, joined from short to long."""
     named = frame.sort(CELL).with_columns(name=pl.col("family").replace_strict(NAMES))
-    colours = {NAMES[family]: colour for family, colour in zip(NAMES, COLOURS) if family in set(frame["family"])}
+    colours = {NAMES[family]: COLOURS[family] for family in NAMES if family in set(frame["family"])}
     x = alt.X("share:Q", title="misses by dilution alone (%)", scale=alt.Scale(domain=[0, 100]))
     y = alt.Y("law:Q", title="found by the law, net (% of misses)")
     options = {"orient": "bottom", "direction": "vertical", "columns": 2}
-    base = alt.Chart(charts.data(named)).encode(
-        x=x, y=y, color=charts.colour_by("name", colours, **options), opacity=alt.value(1.0)
-    )
-    points = base.mark_line(point=True, strokeWidth=1).encode(order="length:Q", tooltip=["name:N", "length:Q"])
-    labels = base.mark_text(align="left", dx=6, dy=-6).encode(text=alt.Text("length:Q", format=","))
+    base = alt.Chart(charts.data(named)).encode(x=x, y=y, color=charts.colour_by("name", colours, **options))
+    lines = base.mark_line(strokeWidth=1).encode(order="length:Q", opacity=alt.value(0.6))
+    sizes = alt.Scale(type="log", domain=list(LENGTH_ENDS), range=[15, 200])
+    legend = alt.Legend(values=[64, 1024, 16384], format=",", orient="right", symbolFillColor="grey")
+    points = base.mark_circle().encode(size=alt.Size("length:Q", scale=sizes, legend=legend), opacity=alt.value(0.8))
     zero = alt.Chart(alt.Data(values=[{"y": 0}])).mark_rule(color=charts.GREY).encode(y="y:Q")
-    return alt.layer(zero, points, labels).properties(width=300, height=260, title=charts.chart_title(*title))
+    return alt.layer(zero, lines, points).properties(width=300, height=260, title=charts.chart_title(*title))

@@ -177,39 +177,10 @@ def _of_counting_and_clrs_text() -> Iterator[tuple[str, tuple[str, str]]]:
     )
 
 
-def heads_of_max_retrieval() -> Iterator[Line]:
-    cells = _cells()
-    cell = {tuple(row[name] for name in ("family", "length")): row for row in totals(cells, CHOSEN).to_dicts()}
-    flat, rounded = (cell[family, 1024] for family in ("paper_float32", "paper"))
-    yield (
-        PAGE,
-        f"Where misses are dilution, a law of β helps: it finds {flat['law_net']:.0f} % of one head's and "
-        f"{rounded['law_net']:.0f} % of another's",
-    )
-    yield (
-        PAGE,
-        f"At 1,024 items both are wrong in as many sets ({flat['missed']} and {rounded['missed']} of {flat['asked']})",
-    )
-    yield (
-        PAGE,
-        f"in float32 {flat['dilution_share']:.0f} % of the misses are dilution, and the law finds "
-        f"{flat['law_net']:.0f} % of them, net",
-    )
-    outranked = rounded["rank_share"] + rounded["both_share"]
-    yield (
-        PAGE,
-        f"with rounded products {outranked:.0f} % are outranked, and it finds {rounded['law_net']:.0f} %",
-    )
-    short, long = (cell["paper_float32", length] for length in (16, 4096))
-    yield (
-        PAGE,
-        f"from 16 to 4,096 items the weight of the right one falls from {100 * short['weight']:.0f} to "
-        f"{100 * long['weight']:.0f} %, and it still comes first in {100 * long['first']:.0f} % of the sets",
-    )
-    ranks = [row["rank_net"] for (family, length), row in cell.items() if family == "paper_float32" and length > 64]
-    yield PAGE, f"The right rank finds at most {max(ranks):.0f} % of the misses in float32"
-    assert set(cells.filter(family="paper")["seed"]) == set(range(5))
-    yield PAGE, f"five models and {flat['asked'] // 5} sets each"
+def _cell(family: str, length: int) -> dict[str, float]:
+    """Returns the totals of a cell, with the law's net gain in all heads as `law`."""
+    (row,) = totals(_cells(), CHOSEN).filter(family=family, length=length).to_dicts()
+    return row | {"law": _value(family, length, "law_net", ALL), "outranked": row["rank_share"] + row["both_share"]}
 
 
 def split_and_law() -> Iterator[Line]:
@@ -217,11 +188,45 @@ def split_and_law() -> Iterator[Line]:
     correlation, low, high = _correlated(frame, ALL)
     by_share, by_wrong = (predicted_share(frame, column) for column in ("share", "wrong"))
     count, families = len(frame), frame["family"].n_unique()
+    yield PAGE, f"ρ is {correlation:.2f} ({low:.2f} to {high:.2f}) in {count} cells of {families} tasks and models"
     yield (
         PAGE,
-        f"In the {count} cells of these {families} models Spearman's ρ is {correlation:.2f} ({low:.2f} to {high:.2f})",
+        f"explains {100 * by_share:.0f} % of the gain's variance in those left out, a line in the share of wrong",
     )
+    yield PAGE, f"wrong answers {'none' if by_wrong <= 0 else f'{100 * by_wrong:.0f} %'}"
+    multiple = frame.filter(pl.col("family") != pl.lit("paper_float32"))
+    yield PAGE, f"Without the cells of `paper_float32` it explains {100 * predicted_share(multiple, 'share'):.0f} %"
+
+
+def causes() -> Iterator[Line]:
+    facts, near, keys = (_cell(family, 1024) for family in (FACTS, NEAR, KEYS))
     yield (
         PAGE,
-        f"R² of {by_share:.2f} in models that were left out, a line in the share of wrong answers {by_wrong:.2f}",
+        f"{facts['outranked']:.0f} % of {facts['missed']} misses about facts and {near['outranked']:.0f} % of "
+        f"{near['missed']} about near copies are outranked",
     )
+    yield PAGE, f"The right rank finds {facts['rank_net']:.0f} and {near['rank_net']:.0f} % of them"
+    yield PAGE, f"the law {facts['law']:+.0f} and {near['law']:+.0f} %"
+    short = _cell(KEYS, 16)
+    yield (
+        PAGE,
+        f"among 1,024 the right one still comes first in {100 * keys['first']:.0f} % of the rows, while its weight has "
+        f"fallen from {100 * short['weight']:.0f} to {100 * keys['weight']:.0f} %",
+    )
+    yield PAGE, f"the law finds {keys['law']:.0f} % of the misses"
+    flat, rounded = (_cell(family, 1024) for family in ("paper_float32", "paper"))
+    yield PAGE, f"At 1,024 items both are wrong as often ({flat['missed']} and {rounded['missed']} of {flat['asked']})"
+    yield (
+        PAGE,
+        f"in float32 {flat['dilution_share']:.0f} % of the misses are dilution and the law finds {flat['law']:.0f} %; "
+        f"with rounded products {rounded['outranked']:.0f} % are outranked and it finds {rounded['law']:.0f} %",
+    )
+
+
+def left_out() -> Iterator[Line]:
+    every, kept = (frame.group_by("family").agg(pl.col("seed").n_unique()) for frame in (_all_cells(), _cells()))
+    models, counted = (dict(frame.iter_rows()) for frame in (every, kept))
+    out = {family: count - counted.get(family, 0) for family, count in models.items()}
+    assert {family for family, count in out.items() if count} == {"sort", "count"}
+    for family in ("sort", "count"):
+        yield PAGE, f"{family} {out[family]} of {models[family]}"

@@ -13,20 +13,26 @@ from flax import nnx
 
 from softmax_jax.experiment.language_models.decoder import hidden
 from softmax_jax.experiment.language_models.model import DecoderModel
-from softmax_jax.experiment.tasks.retrieval import MultiQuery
+from softmax_jax.experiment.tasks.retrieval import CODE, MultiQuery
 from softmax_jax.experiment.training.run import build_model
 from softmax_jax.refusal import Refusal
 from studies import dilution
+from studies.clrs_text.task import ClrsText
 from studies.dilution import Arguments, classes_of, largest_heads, trained_reader
 from studies.dilution_readers import (
     HELPS,
     Asked,
+    Count,
     Facts,
+    Items,
+    ask_clrs,
     ask_decoder,
     ask_transformer,
     change,
     draw_facts,
+    draw_instances,
     draw_sequence,
+    largest_and_weight,
     written,
 )
 from studies.dilution_tables import CLASSES, correlations, learned, points, predicted_share, totals
@@ -123,8 +129,8 @@ def test_the_transformer_answers_as_the_model_does_and_its_target_is_the_item_as
     structure, initialize = build_model(task)
     parameters = initialize(jax.random.key(0))
     items = draw_sequence(task, 12, jax.random.key(1))
-    np.testing.assert_array_equal(items.inputs[items.places, 32:42].argmax(1), items.answers)
-    assert not np.any(np.asarray(items.places) == np.asarray(items.others))
+    np.testing.assert_array_equal(items.inputs[items.needles.argmax(1), 32:42].argmax(1), items.answers)
+    assert not np.any(np.asarray(items.needles) & np.asarray(items.others))
     every = np.ones((2, 2), np.float32)
     changes = stacked(*(change(name, every, 16) for name in ("none", *HELPS)))
     asked = ask_transformer(parameters, items, head_numbers((2, 2)), changes, task)
@@ -132,6 +138,51 @@ def test_the_transformer_answers_as_the_model_does_and_its_target_is_the_item_as
     scores = task.answers(nnx.merge(structure, parameters)(items.inputs[None]))[0]
     np.testing.assert_array_equal(asked.right[0], scores.argmax(-1) == items.answers)
     assert asked.right.shape == (7, 4)
+    assert asked.write.shape == (4, 2, 2)
+
+
+@pytest.mark.full
+def test_of_several_items_asked_for_the_sum_of_their_weights_counts_and_rank_puts_all_first():
+    rows = jnp.array([[[0.4, 0.3, 0.2, 0.1], [0.4, 0.3, 0.2, 0.1]]])
+    needles = jnp.array([[False, True, True, False], [False, False, False, True]])
+    largest, weight = largest_and_weight(rows, needles)
+    np.testing.assert_allclose(largest, [[0.7, 0.4]], rtol=1e-6)
+    np.testing.assert_allclose(weight, [[0.5, 0.1]], rtol=1e-6)
+    moved = change("rank", np.ones((1, 1)), 4).weigh(
+        jnp.log(rows), jnp.ones((2, 4), bool), Items(None, needles, needles, jnp.zeros(2, int)), 0
+    )
+    np.testing.assert_allclose(moved[0], [np.array([3, 4, 4, 1]) / 12, [0.1, 0.3, 0.2, 0.4]], rtol=1e-5)
+
+
+@pytest.mark.full
+def test_a_query_that_counts_asks_for_the_items_with_its_key():
+    task = Count(length=16, queries=4, classes=3)
+    drawn = task.sequence(jax.random.key(0), jnp.int32(12), 16)
+    codes = np.asarray(drawn.inputs[:, :CODE])
+    counts = [sum(np.array_equal(code, query) for code in codes[:12]) for query in codes[-4:]]
+    assert max(counts) > 3
+    np.testing.assert_array_equal(drawn.answer, np.minimum(counts, 3) - 1)
+    items = draw_sequence(task, 12, jax.random.key(0))
+    np.testing.assert_array_equal(np.minimum(items.needles.sum(1), 3) - 1, items.answers)
+    np.testing.assert_array_equal(items.others.sum(1), items.needles.sum(1))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("algorithm", ["minimum", "binary_search"])
+def test_the_decoder_of_clrs_text_answers_as_its_task_does_and_its_target_is_the_node_it_names(algorithm):
+    task = ClrsText(algorithms=(algorithm,), hidden=16, heads=2, layers=2)
+    structure, initialize = build_model(task)
+    parameters, key = initialize(jax.random.key(0)), jax.random.key(1)
+    items, batch = draw_instances(task, algorithm, 5, key, 4), task.test_batch(key, 5, 4)
+    for tokens, needles, answer in zip(items.inputs, items.needles, items.answers):
+        words = task.vocabulary.decode(np.asarray(tokens).tolist())
+        keys = [float(number) for number in words.split("[")[1].split("]")[0].split()]
+        token = task.vocabulary.decode([int(tokens[needles.argmax()])])
+        assert float(token) == keys[answer]
+    every = np.ones((2, 2), np.float32)
+    asked = ask_clrs(parameters, items, head_numbers((2, 2)), stacked(change("none", every, 5)), task)
+    scores = task.scores(nnx.merge(structure, parameters), batch, None)
+    np.testing.assert_array_equal(asked.right[0], scores[:, 0].argmax(-1) == items.answers)
     assert asked.write.shape == (4, 2, 2)
 
 

@@ -135,9 +135,9 @@ def trained_reader(arguments: Arguments, kind: type[Retrieval]) -> Reader:
     steps, seeds = (200, 1) if arguments.quick else (1_500, 3)
     preset = load_preset(MultiQuery.name)  # those of the other tasks have the same settings
     config = changed(preset, length=TRAINED_AT, queries=QUERIES, steps=steps, seeds=seeds, chunk=100)
-    config = dataclasses.replace(config, task=kind(**dataclasses.asdict(config.task)))
-    task = config.task
-    assert isinstance(task, Retrieval)
+    assert isinstance(config.task, Retrieval)
+    task = kind(**dataclasses.asdict(config.task))
+    config = dataclasses.replace(config, task=task)
     sizes = {field: getattr(task, field) for field in ("queries", "classes", "hidden", "heads", "layers")}
 
     def models() -> list[Any]:

@@ -119,7 +119,7 @@ def drawn_shares(
 ) -> Float[np.ndarray, " draws"]:
     """Returns a count in percent of the misses of one family and length, in draws of its models and of their texts."""
     sums = np.zeros((len(models), 2))
-    for seed, weight in enumerate(models.T):
+    for seed, weight in zip(rows["seed"].unique().sort(), models.T):
         counts = rows.filter(seed=seed).select(numerator, "missed").to_numpy()
         texts = draw_equal(random, len(counts), len(models))
         sums += weight[:, None] * (texts @ counts)

@@ -1,7 +1,6 @@
 """Claims of rank and dilution: the page on how sharp a row must be, and its predictions."""
 
 import functools
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -32,8 +31,6 @@ TASKS = dict.fromkeys(("paper", "paper_float32", "frontier", "near_ties"), "one 
 TASKS |= {"facts": "SmolLM2", "near copies": "SmolLM2", "minimum": "CLRS-Text", "binary_search": "CLRS-Text"}
 TASKS |= {"multi_query": "transformer", "transformer_max_retrieval": "transformer"}
 """What families are one task or model of."""
-FAMILIES = 5
-"""Tasks and models that a statement over them needs."""
 Line = tuple[str, str]
 FACTS, NEAR, KEYS = "facts", "near copies", "multi_query"
 SHARP_MODELS = ("frontier", "near_ties")
@@ -52,41 +49,19 @@ def _cells() -> pl.DataFrame:
 
 
 def _value(family: str, length: int, column: str, heads: int = CHOSEN) -> float:
-    """Returns a column of the totals of a cell; NaN where it was not measured."""
-    rows = totals(_cells(), heads).filter(family=family, length=length)
-    return float(rows[column].item()) if len(rows) else math.nan
+    """Returns a column of the totals of a cell."""
+    return float(totals(_cells(), heads).filter(family=family, length=length)[column].item())
 
 
 def _judged(*parts: tuple[float, bool], form: str = "{:+.0f}") -> tuple[str, str]:
     """Returns the verdict on some numbers, each with whether it is as predicted, and the numbers."""
-    values = [value for value, _ in parts]
-    if not np.isfinite(values).all():
-        return "not measured", ""
-    return verdict(*(holds for _, holds in parts)), form.format(*values)
-
-
-def _points(heads: int) -> pl.DataFrame | None:
-    """Returns the share by dilution and the law's gain of each cell; None while too few families are there."""
-    frame = points(_cells(), heads)
-    return frame if frame["family"].n_unique() >= FAMILIES else None
-
-
-def _claimed(heads: int) -> tuple[float, float, float]:
-    """Returns the correlation and its interval, where enough families are there; else NaN."""
-    frame = _points(heads)
-    return (math.nan, math.nan, math.nan) if frame is None else _correlated(frame, heads)
+    return verdict(*(holds for _, holds in parts)), form.format(*(value for value, _ in parts))
 
 
 def _correlated(frame: pl.DataFrame, heads: int) -> tuple[float, float, float]:
     """Returns Spearman's correlation of the share by dilution and the law's gain, with its 95 % interval."""
     low, high = np.nanquantile(correlations(_cells(), heads), (0.025, 0.975))
     return spearman(frame["share"].to_numpy(), frame["law"].to_numpy()), float(low), float(high)
-
-
-def _lines(*columns: str) -> list[float]:
-    """Returns how much a line in each column predicts in other families; NaN where they are too few."""
-    frame = _points(ALL)
-    return [math.nan if frame is None else predicted_share(frame, column) for column in columns]
 
 
 def predictions() -> Iterator[Line]:
@@ -104,8 +79,9 @@ def predictions() -> Iterator[Line]:
         _value(FACTS, 1024, f"{name}_net") for name in ("rank", "other_rank", "sharp", "permuted")
     )
     laws = [_value(family, 1024, "law_net", ALL) for family in (FACTS, NEAR, KEYS)]
-    (everywhere, low, _), (there, *_) = _claimed(ALL), _claimed(CHOSEN)
-    by_share, by_wrong = _lines("share", "wrong")
+    frame = points(_cells(), ALL)
+    (everywhere, low, _), (there, *_) = (_correlated(points(_cells(), heads), heads) for heads in (ALL, CHOSEN))
+    by_share, by_wrong = (predicted_share(frame, column) for column in ("share", "wrong"))
     rows = [
         (
             "SmolLM2 at 1,024 tokens: dilution alone has at most 15 % of the misses, of facts and of near copies",

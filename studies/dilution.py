@@ -12,7 +12,7 @@ more and what is lost are counted.
 Asked are SmolLM2-135M about facts in texts, apart and near copies; small transformers that are trained here on 16
 items and asked about up to 64 times as many, one of them to count; the shipped decoder of CLRS-Text; and the shipped
 heads of max retrieval. Each cell leaves a CSV file, and one that is there is not computed again. The shipped heads take
-five minutes of processor time, all cells about half an hour; `--quick` takes a few minutes.
+five minutes of processor time, all cells about twenty, `--quick` little more than one.
 """
 
 import dataclasses

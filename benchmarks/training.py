@@ -14,13 +14,13 @@ The floor is the time that the step's matrix products alone take at the rate of 
 runs in a process of its own, and all take turns. On a machine whose cores multiply half as fast, ours took 1.4 to 1.9
 floors: products gain more from faster cores than what stands beside them.
 
-Pays: batches drawn for ten steps at once; the gradient of a kernel from a transposed copy of its inputs, which XLA
-keeps on the core of the device; items through the dense layers as one flat array; one vector for the gradient that
-cores share (one wait a step, not 24).
+Pays: batches drawn for ten steps at once; items through the dense layers as one flat array; one vector for the gradient
+that cores share (one wait a step, not 24).
 
-Tried without gain: gelu with its slope in one pass; that gradient in pieces of 64 rows; an exchange between neighbours
-instead of the sum over devices; other libraries for products; one device with a thread for each core. Vectors of 512
-bits help, but need a flag of the compiler, and commands compile as users' programs do.
+Tried without gain: gelu with its slope in one pass; the gradient of a kernel from a transposed copy of its inputs, or
+in pieces of 64 rows; an exchange between neighbours instead of the sum over devices; other libraries for products; one
+device with a thread for each core. Vectors of 512 bits help, but need a flag of the compiler, and commands compile as
+users' programs do.
 """
 
 from collections.abc import Callable

@@ -41,7 +41,7 @@ from studies import (
     precision,
 )
 from studies.clrs_text import page as clrs_text
-from studies.dilution_tables import ALL, points, points_chart
+from studies.dilution_tables import ALL, learned, points, points_chart
 
 DOCS = Path(__file__).parent
 SWAPS = ("softmax", "adaptive", "ssmax", "adaptive_refit_train", "hardmax")
@@ -214,10 +214,10 @@ def dilution() -> charts.Chart:
     """What a law of β finds by the share of misses by dilution, of each task, model and length."""
     title = "Where misses are dilution, a law of β finds more of them"
     subtitles = (
-        "a point a length; the split is of half the sets, the gain of the others;",
+        "a point a length, larger for longer; the split is of half the sets, the gain of the others;",
         "law: SSMax, β = 1 at the training length",
     )
-    return points_chart(points(table("dilution/cells"), ALL), title, *subtitles)
+    return points_chart(points(learned(table("dilution/cells")), ALL), title, *subtitles)
 
 
 PICTURES: Mapping[str, Callable[[], Any]] = {

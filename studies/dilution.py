@@ -10,9 +10,9 @@ write most of the answer on other texts: u · W_O v · weight. Then rows of the 
 more and what is lost are counted.
 
 Asked are SmolLM2-135M about facts in texts, apart and near copies; small transformers that are trained here on 16
-items and asked about up to 64 times as many; and the shipped heads of max retrieval. Each cell leaves a CSV file, and
-one that is there is not computed again. The shipped heads take five minutes of processor time, all cells about half an
-hour; `--quick` takes a few minutes.
+items and asked about up to 64 times as many, one of them to count; the shipped decoder of CLRS-Text; and the shipped
+heads of max retrieval. Each cell leaves a CSV file, and one that is there is not computed again. The shipped heads take
+five minutes of processor time, all cells about twenty, `--quick` little more than one.
 """
 
 import dataclasses
@@ -34,25 +34,29 @@ from softmax_jax.experiment.language_models.loading import load
 from softmax_jax.experiment.language_models.needles import NAMES, WORDS
 from softmax_jax.experiment.measures.units import Unit, collect, compute, read, settings_file, slug
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
-from softmax_jax.experiment.tasks.retrieval import MultiQuery, Retrieval
+from softmax_jax.experiment.tasks.retrieval import MultiQuery, Retrieval, Sort, TransformerMaxRetrieval
 from softmax_jax.experiment.training.config import Config, changed
 from softmax_jax.experiment.training.progress import plain_console
 from softmax_jax.experiment.training.run_directory import SHIPPED, load_checkpoint
 from softmax_jax.experiment.training.train import train
 from softmax_jax.files import read_text, versions, write_json
 from studies import front
+from studies.clrs_text.task import ClrsText
 from studies.common import CHECKPOINTS
 from studies.dilution_readers import (
     HELPS,
     Asked,
     Change,
+    Count,
     Each,
     Reader,
+    ask_clrs,
     ask_decoder,
     ask_head,
     ask_transformer,
     change,
     draw_facts,
+    draw_instances,
     draw_sequence,
     draw_sets,
     law_numbers,
@@ -64,8 +68,10 @@ HEADS = (1, 3, 5, 20)
 """Heads that are changed, besides all."""
 SMALLEST = 128
 """Tokens at which the law leaves the rows of SmolLM2 as they are."""
-TASKS = ("multi_query", "transformer_max_retrieval", "sort")
+TASKS = (MultiQuery, TransformerMaxRetrieval, Sort, Count)
 """Tasks of the small transformers."""
+ALGORITHMS = ("minimum", "binary_search")
+"""Algorithms of CLRS-Text that answer with a node."""
 TRAINED_AT, QUERIES = 16, 16
 COLUMNS = (
     *("family", "seed", "length", "text", "heads", "asked", "missed", *CLASSES, "first", "weight"),
@@ -124,20 +130,22 @@ def keys_of(length: int, index: int, tested: bool) -> Any:
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(2**20 + tested), length), index)
 
 
-def trained_reader(arguments: Arguments, name: str) -> Reader:
+def trained_reader(arguments: Arguments, kind: type[Retrieval]) -> Reader:
     """Returns small transformers that are trained on one retrieval task, under softmax."""
     steps, seeds = (200, 1) if arguments.quick else (1_500, 3)
-    config = changed(load_preset(name), length=TRAINED_AT, queries=QUERIES, steps=steps, seeds=seeds, chunk=100)
-    task = config.task
-    assert isinstance(task, Retrieval)
+    preset = load_preset(MultiQuery.name)  # those of the other tasks have the same settings
+    config = changed(preset, length=TRAINED_AT, queries=QUERIES, steps=steps, seeds=seeds, chunk=100)
+    assert isinstance(config.task, Retrieval)
+    task = kind(**dataclasses.asdict(config.task))
+    config = dataclasses.replace(config, task=task)
     sizes = {field: getattr(task, field) for field in ("queries", "classes", "hidden", "heads", "layers")}
 
     def models() -> list[Any]:
-        state = train(config, arguments.output / "runs" / name, plain_console())
+        state = train(config, arguments.output / "runs" / kind.name, plain_console())
         return by_seed(config, state.parameters)
 
     return Reader(
-        family=name,
+        family=kind.name,
         shape=(task.layers, task.heads),
         reference=TRAINED_AT + QUERIES,
         lengths=(TRAINED_AT, 64) if arguments.quick else (TRAINED_AT, 64, 256, 1024),
@@ -146,6 +154,25 @@ def trained_reader(arguments: Arguments, name: str) -> Reader:
         texts=2 if arguments.quick else 8,
         draw=lambda *place: draw_sequence(task, place[0], keys_of(*place)),
         ask=partial(ask_transformer, task=MultiQuery(**sizes)),  # one program for all tasks
+    )
+
+
+def clrs_reader(arguments: Arguments, algorithm: str) -> Reader:
+    """Returns the decoder that is shipped, asked by an algorithm of CLRS-Text for one of up to four times its nodes."""
+    config, parameters = load_checkpoint(SHIPPED / ClrsText.name)
+    task = config.task
+    assert isinstance(task, ClrsText)
+    question, _ = task.slots(algorithm, task.longest)
+    return Reader(
+        family=algorithm,
+        shape=(task.layers, task.heads),
+        reference=question,
+        lengths=(task.longest, 48) if arguments.quick else (task.longest, 40, 48, 64, 128),
+        models=lambda: by_seed(config, parameters),
+        seeds=1,
+        texts=2 if arguments.quick else 8,
+        draw=lambda *place: draw_instances(task, algorithm, place[0], keys_of(*place)),
+        ask=partial(ask_clrs, task=task),
     )
 
 
@@ -262,7 +289,8 @@ def study(arguments: Arguments) -> None:
     write_json(known, versions() | made)
     heads = [head_reader(arguments, path.name) for path in CHECKPOINTS]
     readers = list(fact_readers(arguments)) if arguments.texts else []
-    readers += [trained_reader(arguments, name) for name in TASKS[: 1 if arguments.quick else None]]
+    readers += [trained_reader(arguments, kind) for kind in TASKS[: 1 if arguments.quick else None]]
+    readers += [clrs_reader(arguments, algorithm) for algorithm in ALGORITHMS]
     units = [
         unit for each in (heads, readers) for unit in Study(arguments.output, each).units()
     ]  # the quick ones first

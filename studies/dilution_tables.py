@@ -16,26 +16,52 @@ CHOSEN = 5
 """Heads by which misses are split, or all where a model has fewer."""
 LEAST = 10
 """Wrong answers that a cell must have in each half of its texts to count."""
-REFERENCE = 16
-"""Items at which the law leaves the rows of trained models as they are: such cells do not count."""
+TRAINED_AT = {"facts": 0, "near copies": 0, "minimum": 31, "binary_search": 31}
+"""The longest sets in training, 16 items for families that are not named; 0 where it is not known."""
+LEARNED = 90
+"""Percent of the answers at that length that a model must have right to count at any."""
 ALL = 2**20
 """More heads than any model has: the law is then in all of them, and in all rows."""
 DRAWS = 1000
 """Draws of the bootstrap."""
 CELL = ("family", "length")
+MODEL = ("family", "seed")
 NAMES = {
     "facts": "SmolLM2: facts",
     "near copies": "SmolLM2: near copies",
     "multi_query": "transformer: keys",
     "transformer_max_retrieval": "transformer: largest",
     "sort": "transformer: sort",
+    "count": "transformer: count",
+    "minimum": "CLRS-Text: minimum",
+    "binary_search": "CLRS-Text: binary search",
     "paper": "one head, rounded",
     "paper_float32": "one head, float32",
     "frontier": "one head, frontier",
     "near_ties": "one head, near ties",
 }
-COLOURS = ("#d55e00", "#c32d78", "#874bd2", "#2d96ff", "#007896", "#876900", "#2da51e", "#ff5a69", "#dc7800")
-"""Of the families, in their order."""
+SHADES = ("#d55e00", "#c32d78", "#874bd2", "#2d96ff", "#007896", "#505050", "#00a0a0", "#a05a2c", "#876900", "#2da51e")
+COLOURS = dict(zip(NAMES, (*SHADES, "#ff5a69", "#dc7800")))
+"""Of each family."""
+LENGTH_ENDS = (32, 16384)
+"""The lengths of the smallest point of the picture and of the largest."""
+TABLE_LENGTH = 1024
+"""The table has the length of each family that is nearest to this one."""
+
+
+def learned(cells: pl.DataFrame) -> pl.DataFrame:
+    """Returns the rows of the models that learned their task: `LEARNED` % right at the longest sets in training.
+
+    Models whose training is not known, SmolLM2, all count.
+    """
+    right = 100 - 100 * pl.col("missed").sum() / pl.col("asked").sum()
+    least = pl.when(pl.col("length") == trained_at()).then(right.over(*MODEL, "length")).max().over(MODEL)
+    return cells.filter(least.fill_null(100) >= LEARNED)
+
+
+def trained_at() -> pl.Expr:
+    """Returns the longest sets in the training of each row's family."""
+    return pl.col("family").replace_strict(TRAINED_AT, default=16)
 
 
 def of_heads(cells: pl.DataFrame, heads: int) -> pl.DataFrame:
@@ -70,7 +96,7 @@ def points(cells: pl.DataFrame, heads: int) -> pl.DataFrame:
     split, gained = totals(cells.filter(even), CHOSEN), totals(cells.filter(~even), heads)
     both = split.join(gained.select(*CELL, "law_net", other="missed"), CELL, suffix="_right")
     wrong = 100 * pl.col("missed") / pl.col("asked")
-    kept = both.filter(pl.min_horizontal("missed", "other") >= LEAST, pl.col("length") > REFERENCE)
+    kept = both.filter(pl.min_horizontal("missed", "other") >= LEAST, pl.col("length") > trained_at())
     return kept.select(*CELL, share="dilution_share", law="law_net_right", wrong=wrong)
 
 
@@ -93,7 +119,7 @@ def drawn_shares(
 ) -> Float[np.ndarray, " draws"]:
     """Returns a count in percent of the misses of one family and length, in draws of its models and of their texts."""
     sums = np.zeros((len(models), 2))
-    for seed, weight in enumerate(models.T):
+    for seed, weight in zip(rows["seed"].unique().sort(), models.T):
         counts = rows.filter(seed=seed).select(numerator, "missed").to_numpy()
         texts = draw_equal(random, len(counts), len(models))
         sums += weight[:, None] * (texts @ counts)
@@ -145,9 +171,15 @@ def spearman(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.n
 
 
 def dilution_table(cells: pl.DataFrame) -> str:
-    """Returns why questions are answered wrong, and what each change of rows finds, net, where enough are wrong."""
+    """Returns why questions are answered wrong, and what each change of rows finds, net: one length of each family.
+
+    It is the nearest to `TABLE_LENGTH` of those with at least `LEAST` wrong answers.
+    """
     rows, law = [], {row[:2]: row[2] for row in totals(cells, ALL).select(*CELL, "law_net").rows()}
-    for cell in totals(cells, CHOSEN).filter(pl.col("missed") >= 2 * LEAST).to_dicts():
+    far = (pl.col("length") / TABLE_LENGTH).log().abs()
+    many = totals(cells, CHOSEN).filter(pl.col("missed") >= LEAST)
+    nearest = many.filter(far == far.min().over("family"))
+    for cell in sorted(nearest.to_dicts(), key=lambda cell: list(NAMES).index(cell["family"])):
         shares = [f"{cell[f'{name}_share']:.0f}" for name in CLASSES]
         nets = [f"{cell[f'{name}_net']:+.0f}" for name in ("rank", "other_rank", "sharp", "permuted")]
         nets[-1:] = nets[-1:] if cell["heads"] == CHOSEN else ["–"]  # by lot, one head of one is the same
@@ -162,14 +194,14 @@ def dilution_table(cells: pl.DataFrame) -> str:
 def points_chart(frame: pl.DataFrame, *title: str) -> charts.Chart:
     """Draws what the law finds by the share of misses by dilution: a point for each cell, joined from short to long."""
     named = frame.sort(CELL).with_columns(name=pl.col("family").replace_strict(NAMES))
-    colours = {NAMES[family]: colour for family, colour in zip(NAMES, COLOURS) if family in set(frame["family"])}
+    colours = {NAMES[family]: COLOURS[family] for family in NAMES if family in set(frame["family"])}
     x = alt.X("share:Q", title="misses by dilution alone (%)", scale=alt.Scale(domain=[0, 100]))
     y = alt.Y("law:Q", title="found by the law, net (% of misses)")
     options = {"orient": "bottom", "direction": "vertical", "columns": 2}
-    base = alt.Chart(charts.data(named)).encode(
-        x=x, y=y, color=charts.colour_by("name", colours, **options), opacity=alt.value(1.0)
-    )
-    points = base.mark_line(point=True, strokeWidth=1).encode(order="length:Q", tooltip=["name:N", "length:Q"])
-    labels = base.mark_text(align="left", dx=6, dy=-6).encode(text=alt.Text("length:Q", format=","))
+    base = alt.Chart(charts.data(named)).encode(x=x, y=y, color=charts.colour_by("name", colours, **options))
+    lines = base.mark_line(strokeWidth=1).encode(order="length:Q", opacity=alt.value(0.6))
+    sizes = alt.Scale(type="log", domain=list(LENGTH_ENDS), range=[15, 200])
+    legend = alt.Legend(values=[64, 1024, 16384], format=",", orient="right", symbolFillColor="grey")
+    points = base.mark_circle().encode(size=alt.Size("length:Q", scale=sizes, legend=legend), opacity=alt.value(0.8))
     zero = alt.Chart(alt.Data(values=[{"y": 0}])).mark_rule(color=charts.GREY).encode(y="y:Q")
-    return alt.layer(zero, points, labels).properties(width=300, height=260, title=charts.chart_title(*title))
+    return alt.layer(zero, lines, points).properties(width=300, height=260, title=charts.chart_title(*title))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 import softmax_jax as sj
 from softmax_jax.experiment.language_models.decoder import Logits, Parameters, Sizes, Visible, hidden, scores
@@ -30,13 +30,16 @@ class Oracle(NamedTuple):
 
 
 def weigh_with_oracle(
-    logits: Logits, visible: Visible, given: tuple[HeadNumbers, Oracle, Int[Array, ""] | Int[Array, "1 queries 1"]]
+    logits: Logits, visible: Visible, given: tuple[HeadNumbers, Oracle, Bool[Array, "1 #queries keys"]]
 ) -> Logits:
-    """Weighs the rows of a question, or of several, with the numbers of each head and the changes of the oracle."""
-    numbers, oracle, place = given
+    """Weighs the rows of a question, or of several, with the numbers of each head and the changes of the oracle.
+
+    The mask names what is asked for. Where that is several keys, rank gives each of them the row's largest logit, and
+    the temperature is the best for the largest of them.
+    """
+    numbers, oracle, needle = given
     z = jnp.where(visible[None], scaled(logits, visible, numbers), -jnp.inf)
-    at = jnp.arange(z.shape[-1], dtype=jnp.int32)[None, None]
-    needle, top = at == place, at == jnp.argmax(z, -1, keepdims=True)
+    top = jnp.arange(z.shape[-1], dtype=jnp.int32)[None, None] == jnp.argmax(z, -1, keepdims=True)
     answer_row, most = (jnp.max(jnp.where(chosen, z, -jnp.inf), -1, keepdims=True) for chosen in (needle, top))
     last = jnp.arange(z.shape[1]) == z.shape[1] - 1
     rank, sharp, only = (flag[:, None, None] > 0.5 for flag in oracle)
@@ -74,9 +77,11 @@ def answer(
         tokens, place = text_and_place
         _, before = hidden(parameters, sizes, tokens[:-question], by_numbers, numbers)
         question_tokens = tokens[-question:]
+        needle = jnp.arange(len(tokens), dtype=jnp.int32) == place
+        needles = jnp.broadcast_to(needle, (len(numbers.beta), 1, 1, len(tokens)))
 
         def ask_oracle(oracle: Oracle) -> Array:
-            given = (numbers, oracle, jnp.broadcast_to(place, len(numbers.beta)))
+            given = (numbers, oracle, needles)
             after, _ = hidden(parameters, sizes, question_tokens, weigh_with_oracle, given, before)
             return jax.nn.log_softmax(scores(parameters, after[-1])[candidates])
 

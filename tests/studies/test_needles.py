@@ -48,7 +48,9 @@ def test_what_is_learned_starts_at_softmax_and_the_first_token_gains_its_factor(
 def test_the_oracle_gives_the_answer_the_top_logit_and_its_best_temperature():
     def weights(rank, sharp, last):
         flags = (jnp.full((2,), flag, jnp.float32) for flag in (rank, sharp, last))
-        return weigh_with_oracle(LOGITS, VISIBLE, (head_numbers((2,)), Oracle(*flags), jnp.int32(4)))
+        return weigh_with_oracle(
+            LOGITS, VISIBLE, (head_numbers((2,)), Oracle(*flags), jnp.arange(LOGITS.shape[-1])[None, None] == 4)
+        )
 
     plain = weights(0, 0, 0)
     np.testing.assert_allclose(plain, by_numbers(LOGITS, VISIBLE, head_numbers((2,))), atol=1e-6)

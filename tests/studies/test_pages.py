@@ -44,7 +44,7 @@ def of_sharpness() -> Iterator[str]:
     _, betas, accuracy = of_critical()
     yield critical.rules_table(critical.rules_frame(betas, accuracy))
     yield extremes.growth_table(extremes.growth_frame(betas_of_extremes(), 256))
-    yield dilution_tables.dilution_table(table("dilution/cells"))
+    yield dilution_tables.dilution_table(dilution_tables.learned(table("dilution/cells")))
 
 
 def of_reproduction() -> Iterator[str]:

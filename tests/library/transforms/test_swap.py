@@ -354,7 +354,7 @@ def bad(*arguments: Any, **options: Any):
     [
         (bad({"blok_1": "hardmax"}), "no site matches 'blok_1'; the scopes are 'block_1', 'block_0', 'site_2'"),
         (bad({7: "hardmax"}), "there is no site 7: the sites are 0 to 2"),
-        (bad("sofmax"), "unknown normalizer 'sofmax': did you mean 'softmax'? "),
+        (bad("sofmax"), "unknown normalizer 'sofmax': did you mean 'softmax', "),
         (bad("softmax", where=lambda site: False), "no site is chosen among 0: block_0 (attention), 1: block_1"),
         (bad(sj.normalizer("ssmax", s=jnp.ones((3, 1, 1)))), "site 0, block_0 at models.py:"),
         (lambda: sj.swap(jnp.sin, "ssmax")(QKV[0]), "there is no softmax in the function sin: looked at 1 equations"),

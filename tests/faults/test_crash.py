@@ -90,7 +90,9 @@ def test_a_run_whose_files_may_not_grow_says_so_and_continues_when_they_may(tmp_
 
 def test_a_directory_that_cannot_be_made_is_named_with_its_option(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=rf"--output is {tmp_path}/file/out: .*{tmp_path}/file is a file; name another"):
+    with pytest.raises(
+        ValueError, match=rf"--output is {tmp_path}/file/out: .*{tmp_path}/file is a file; name another"
+    ):
         check_directory("--output", tmp_path / "file" / "out")
     check_directory("--output", tmp_path / "deep" / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -117,7 +117,7 @@ def what_came() -> Iterator[Line]:
     where = f"at {length:,} tokens and budgets of {budgets} % (p of {most:.2g} or less)"
     yield PAGE, f"the counts show {len(shown)} of {len(tests)} gains, {where}; the others have p of {least:.2g} or more"
     answers = tests.filter(pl.col("answer") < 0.05)
-    yield PAGE, f"is shown to fall in {len(answers)} of {len(tests)}"
+    yield PAGE, f"is shown to fall in {len(answers)} of {len(tests)} cells"
     place = {"budget": 0.01, "length": 2048}
     assert len(answers.filter(**place)) == 1
     own = learned.filter(**place)

@@ -66,6 +66,7 @@ class Reached(Exception):
     """Ends an evaluation."""
 
 
+@pytest.mark.full
 def test_at_most_nine_modules_lead_from_the_command_to_a_map(monkeypatch):
     """To the model's own softmax: for the facts about its attention, then in the program, which a thread traces."""
     weights, stacks = maps.Softmax.weights, []

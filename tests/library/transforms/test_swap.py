@@ -157,6 +157,7 @@ def test_the_factor_of_the_logits_is_that_of_the_model():
     same(lambda z: [f(z) for f in swapped], lambda z: [f(z) for f in edited], normal(2, 6), atol=1e-5)
 
 
+@pytest.mark.full
 def test_it_composes_with_scan_checkpoint_and_gradients():
     tokens, present = jnp.arange(12).reshape(BATCH, LENGTH), jnp.arange(LENGTH)[None] < jnp.array([[4], [6]])
     by_hand = lambda z: sj.normalizer("adaptive")(z, where=z > -1e4)  # noqa: E731

@@ -30,7 +30,6 @@ def full_pass(one, tokens, visible, by):
     return one.scores(one(tokens, mask, by))
 
 
-@pytest.mark.full
 def test_no_position_sees_a_later_one_or_what_the_mask_hides():
     tokens, visible = texts()
     scores = full_pass(model(), tokens, visible, None)

@@ -16,7 +16,7 @@ CHOSEN = 5
 """Heads by which misses are split, or all where a model has fewer."""
 LEAST = 10
 """Wrong answers that a cell must have in each half of its texts to count."""
-TRAINED_AT = {"facts": 0, "near copies": 0, "minimum": 31, "binary_search": 31}
+LONGEST_TRAINED = {"facts": 0, "near copies": 0, "minimum": 31, "binary_search": 31}
 """The longest sets in training, 16 items for families that are not named; 0 where it is not known."""
 LEARNED = 90
 """Percent of the answers at that length that a model must have right to count at any."""
@@ -55,13 +55,13 @@ def learned(cells: pl.DataFrame) -> pl.DataFrame:
     Models whose training is not known, SmolLM2, all count.
     """
     right = 100 - 100 * pl.col("missed").sum() / pl.col("asked").sum()
-    least = pl.when(pl.col("length") == trained_at()).then(right.over(*MODEL, "length")).max().over(MODEL)
+    least = pl.when(pl.col("length") == longest_trained()).then(right.over(*MODEL, "length")).max().over(MODEL)
     return cells.filter(least.fill_null(100) >= LEARNED)
 
 
-def trained_at() -> pl.Expr:
+def longest_trained() -> pl.Expr:
     """Returns the longest sets in the training of each row's family."""
-    return pl.col("family").replace_strict(TRAINED_AT, default=16)
+    return pl.col("family").replace_strict(LONGEST_TRAINED, default=16)
 
 
 def of_heads(cells: pl.DataFrame, heads: int) -> pl.DataFrame:
@@ -96,7 +96,7 @@ def points(cells: pl.DataFrame, heads: int) -> pl.DataFrame:
     split, gained = totals(cells.filter(even), CHOSEN), totals(cells.filter(~even), heads)
     both = split.join(gained.select(*CELL, "law_net", other="missed"), CELL, suffix="_right")
     wrong = 100 * pl.col("missed") / pl.col("asked")
-    kept = both.filter(pl.min_horizontal("missed", "other") >= LEAST, pl.col("length") > trained_at())
+    kept = both.filter(pl.min_horizontal("missed", "other") >= LEAST, pl.col("length") > longest_trained())
     return kept.select(*CELL, share="dilution_share", law="law_net_right", wrong=wrong)
 
 

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import math
 from collections.abc import Iterator
 
 import polars as pl
@@ -27,36 +26,31 @@ def _tests() -> pl.DataFrame:
 
 
 def _mean(column: str, kind: str, budget: float, length: int = 512) -> float:
-    """Returns the mean of a column over seeds; NaN where nothing was measured."""
-    values = _cells().filter(kind=kind, budget=budget, length=length)[column].drop_nulls().to_list()
-    return sum(values) / len(values) if values else math.nan
+    """Returns the mean of a column over seeds."""
+    return _cells().filter(kind=kind, budget=budget, length=length).select(pl.mean(column)).item()
 
 
 def _most(kind: str) -> float:
     """Returns the largest mean net gain of the budgets."""
-    return max((net for budget in BUDGETS if not math.isnan(net := _mean("net", kind, budget))), default=math.nan)
+    return max(_mean("net", kind, budget) for budget in BUDGETS)
 
 
 def _longer(kind: str) -> list[float]:
-    """Returns the mean net gain within 1 % at both longer lengths; nothing until both have all their seeds."""
-    seeds = 5 if kind == LEARNED else 1
-    cells = _cells().filter(pl.col("length") > 512, kind=kind, budget=0.01)
-    means = cells.group_by("length").agg(pl.mean("net"), pl.len()).filter(len=seeds).sort("length")["net"].to_list()
-    return means if len(means) == 2 else []
+    """Returns the mean net gain within 1 % at both longer lengths."""
+    return [_mean("net", kind, 0.01, length) for length in (2048, 4096)]
 
 
 def _judged(net: float, *holds: bool, more: str = "") -> tuple[str, str]:
     """Returns the verdict of a prediction on a net gain, and what came."""
-    return ("not measured", "") if math.isnan(net) else (verdict(*holds), f"{net:+.1f}{more}")
+    return verdict(*holds), f"{net:+.1f}{more}"
 
 
 def predictions() -> Iterator[Line]:
     quarter, one, four = (_mean("net", LEARNED, budget) for budget in (0.0025, 0.01, 0.04))
     learned, permuted = (_mean("cost", kind, 0.01) for kind in (LEARNED, PERMUTED))
     placebo, beta, text, longer = _most(PERMUTED), _most(ONE_BETA), _most(FROM_TEXT), _mean("net", LEARNED, 0.04, 2048)
-    learned_longer = min(_longer(LEARNED), default=math.nan)
-    placebos_longer = max((*_longer(PERMUTED), *_longer(ONE_BETA)), default=math.nan)
-    text_longer = max(_longer(FROM_TEXT), default=math.nan)
+    learned_longer, text_longer = min(_longer(LEARNED)), max(_longer(FROM_TEXT))
+    placebos_longer = max(*_longer(PERMUTED), *_longer(ONE_BETA))
     costs = f"; {permuted:.1f} and {learned:.1f} %"
     rows = [
         ("One θ for each head gains at least 8 within 1 % of loss", _judged(one, one >= 8)),

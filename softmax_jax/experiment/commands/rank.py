@@ -146,6 +146,11 @@ def beside(board: Cells, own: Cells) -> pl.DataFrame:
     return pl.concat([theirs, placed.select(theirs.columns)])
 
 
+def ordered(cells: Cells, own: Cells) -> Cells:
+    """Returns the cells of a board with those of methods that are placed among them; softmax is there already."""
+    return [*cells, *(cell for cell in own if cell["method"] != BASELINE)]
+
+
 def costs_of(cells: Cells) -> dict[str, tuple[int, float]]:
     """Returns the most parameters of a model, and the CPU seconds of all cells, by method."""
     costs: dict[str, tuple[int, float]] = {}
@@ -176,7 +181,7 @@ def rank(arguments: Arguments, protocol: Protocol = PROTOCOL, shipped: Path = SH
     if (BASELINE, len(protocol.jobs)) not in frame.group_by("method").agg(pl.n_unique("task")).rows():
         raise Refusal(f"{directory} has no cells of {BASELINE} on every task: type {COMMAND} --all first")
     order = order_methods(frame, protocol.floors)
-    print_order(order, [*cells, *(cell for cell in own if cell["method"] in mine)], mine, protocol)
+    print_order(order, ordered(cells, own), mine, protocol)
     if names or arguments.output:
         write_board(directory, order, cells, own, protocol)
     ranked = f"{program('evaluate')} --normalizers softmax {typed(mine[0])}" if mine else f"{COMMAND} my_module:mine"
@@ -234,9 +239,10 @@ def write_cells(path: Path, cells: Cells, own: Cells, protocol: Protocol) -> Non
     head = json.dumps({"protocol": protocol.digest, "settings": dataclasses.asdict(protocol)})
     lists = (",\n".join(json.dumps(without_seconds(cell)) for cell in listed) for listed in (cells, own))
     write_whole(path, '{}, "cells": [\n{}\n], "own": [\n{}\n]}}\n'.format(head[:-1], *lists))
-    ordered = [*cells, *(cell for cell in own if cell["method"] != BASELINE)]
-    seconds = [(cell["method"], cell["task"], *(cell[name]["cpu_seconds"] for name in COLUMNS)) for cell in ordered]
-    write_csv(path.with_name(TIMES), ("method", "task", *COLUMNS), seconds)
+    times = [
+        (cell["method"], cell["task"], *(cell[name]["cpu_seconds"] for name in COLUMNS)) for cell in ordered(cells, own)
+    ]
+    write_csv(path.with_name(TIMES), ("method", "task", *COLUMNS), times)
 
 
 def main() -> None:

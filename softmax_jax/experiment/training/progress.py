@@ -72,12 +72,12 @@ class Parts:
             self.advance(cost)
 
 
-MEANT = 0.5
+LEAST_SHARE = 0.5
 """The share of the cost from which on a bar says the time left."""
 
 
 class Time(ProgressColumn):
-    """Shows the time so far, and the time left once `MEANT` of the cost is done.
+    """Shows the time so far, and the time left once `LEAST_SHARE` of the cost is done.
 
     The first results take their time to compile, whatever they cost, so what is left cannot be told from them.
     """
@@ -86,7 +86,7 @@ class Time(ProgressColumn):
         """Returns the times of a task in whole seconds."""
         so_far = task.elapsed or 0.0
         share = task.completed / task.total if task.total else 0.0
-        if share < MEANT:
+        if share < LEAST_SHARE:
             return Text(f"{so_far:.0f} s so far")
         return Text(f"{so_far:.0f} s so far, about {so_far * (1 - share) / share:.0f} s left")
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 
 def at_least(values: Float[Array, "*shape"], low: ArrayLike) -> Float[Array, "*shape"]:
@@ -30,6 +30,21 @@ def reaches(values: Float[Array, "*shape"], bound: Float[Array, "..."]) -> Bool[
     they are compared directly, never by the sign of their difference. NaN reaches everything.
     """
     return ~(values < bound)
+
+
+def place_of_largest(values: Float[Array, "*rows n"]) -> Int[Array, "*rows"]:
+    """Returns the `argmax` of each row without NaN.
+
+    On CPUs that of XLA looks at one entry after the other. Without it `evaluate.py` takes 0.89 of the time for an item
+    of 1,024 or 16,384 (two AVX-512 cores, November 2026).
+
+    >>> place_of_largest(jnp.array([[1.0, 3.0, 3.0], [7.0, 0.0, 5.0]])).tolist()
+    [1, 0]
+    """
+    # The barrier keeps the values from being computed once for the maximum and again for the comparison.
+    values = jax.lax.optimization_barrier(values)
+    places = jnp.arange(values.shape[-1], dtype=jnp.int32)
+    return jnp.where(reaches(values, values.max(-1, keepdims=True)), places, values.shape[-1]).min(-1)
 
 
 def as_pivot(maximum: Float[Array, "*row"]) -> Float[Array, "*row"]:

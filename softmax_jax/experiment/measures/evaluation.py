@@ -141,7 +141,7 @@ class Evaluation:
         """Returns the arguments of `on_every_set` for each part of the sets, in a program with room for more items."""
         sets = self.sets_at(length)
         keys = set_keys(self.seeds, length, sets, self.key)
-        drawn = keys, jnp.full(keys.shape, length, jnp.int32)
+        drawn = keys, np.full(keys.shape, length, np.int32)
         measures = SetMeasures(self.task, room, tuple(self.measures), tuple(self.references))
         size = sets // (math.gcd(sets, PARTS) if sets * room >= ITEMS_TO_DIVIDE else 1)
         cuts = [slice(start, start + size) for start in range(0, sets, size)]

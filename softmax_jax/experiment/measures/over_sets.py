@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec as P
@@ -96,10 +97,17 @@ def _divided(models: Any, drawn: Any, at_once: int, shared: Any = ()) -> tuple[l
     seeds, sets = jax.tree.leaves(drawn)[0].shape[:2]
     sets_of_device = sets // device_mesh(seeds, sets).shape[SETS]
     per_batch = max(size for size in range(1, min(at_once, sets_of_device) + 1) if sets_of_device % size == 0)
-    batches = jax.tree.map(lambda leaf: leaf.reshape(seeds, sets // per_batch, per_batch, *leaf.shape[2:]), drawn)
     mesh = device_mesh(seeds, sets // per_batch)
-    shardings = (NamedSharding(mesh, spec) for spec in SPECS)
-    return [placed(tree, sharding) for tree, sharding in zip((models, batches, shared), shardings)], mesh
+    of_models, of_batches, of_shared = (NamedSharding(mesh, spec) for spec in SPECS)
+
+    def in_batches(leaf: Any) -> jax.Array:
+        # On the host, where neither the shape nor the division takes a program of its own.
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(in_batches(jax.random.key_data(leaf)))
+        batches = np.asarray(leaf).reshape(seeds, sets // per_batch, per_batch, *leaf.shape[2:])
+        return placed(batches, of_batches)
+
+    return [placed(models, of_models), jax.tree.map(in_batches, drawn), placed(shared, of_shared)], mesh
 
 
 @functools.partial(jax.jit, static_argnames=("compute", "mesh"))

@@ -19,6 +19,7 @@ from softmax_jax.experiment.measures.sets import set_keys
 from softmax_jax.experiment.measures.table import KEYS
 from softmax_jax.experiment.tasks.task import Task
 from softmax_jax.experiment.training.run import Parameters
+from softmax_jax.normalizers.arithmetic import place_of_largest
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.maps import softmax
 from softmax_jax.normalizers.normalizer import Normalizer
@@ -48,7 +49,7 @@ def sets_of(task: Task, length: int, sets: int | None = None) -> int:
 def beta_of_true_item(task: Task, batch: Any, rows: HeadRows) -> Float[Array, " rows"]:
     """Returns the β of the largest weight of the item with the largest priority, for a task that ranks its items."""
     rho: Any = task.priorities(batch)
-    best = jnp.argmax(jnp.where(rows.where, rho, -jnp.inf), 1)
+    best = place_of_largest(jnp.where(rows.where, rho, -jnp.inf))
     return target_beta(rows.logits, best, where=rows.where)
 
 

@@ -1,11 +1,13 @@
 """Draws of test sets: their numbers, their keys, and how many items the program for a length has room for."""
 
 import enum
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Key
+import numpy as np
+from jaxtyping import Array, Int, Key
 
 from softmax_jax.experiment.tasks.task import Task
 
@@ -34,11 +36,17 @@ def set_keys(
 ) -> Key[Array, "seeds sets"]:
     """Returns a key for each test set of each seed. A set depends only on these arguments and its place."""
     key = key_of(Draw.TABLES) if key is None else key
+    return _set_keys(key, np.asarray(seeds, np.int32), np.asarray(length, np.int32), sets)
 
-    def seed_keys(seed: Array) -> Key[Array, " sets"]:
+
+@functools.partial(jax.jit, static_argnames="sets")
+def _set_keys(
+    key: Key[Array, ""], seeds: Int[Array | np.ndarray, " seeds"], length: Int[Array | np.ndarray, ""], sets: int
+) -> Key[Array, "seeds sets"]:
+    def seed_keys(seed: Any) -> Key[Array, " sets"]:
         return jax.random.split(jax.random.fold_in(jax.random.fold_in(key, seed), length), sets)
 
-    return jax.vmap(seed_keys)(jnp.asarray(seeds, jnp.int32))
+    return jax.vmap(seed_keys)(seeds)
 
 
 def rooms_of(task: Task, lengths: Sequence[int]) -> dict[int, int]:

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from softmax_jax import theory
+from softmax_jax.normalizers.arithmetic import place_of_largest
 from softmax_jax.normalizers.calculus import weight_entropy
 from softmax_jax.normalizers.row import critical_beta
 
@@ -132,14 +133,14 @@ def extrapolated(seen: Seen) -> Array:
 
 def true_weight(seen: Seen) -> Array:
     """The weight of the true item, the one with the largest ρ."""
-    return seen.weights[seen.rho.argmax()]
+    return seen.weights[place_of_largest(seen.rho)]
 
 
 def rank(seen: Seen) -> Array:
     """The rank of that weight, 1 for the largest; equal weights share their mean rank."""
     weight = true_weight(seen)
     # Itself by its place: where it is computed twice, it need not equal itself.
-    others = seen.where & (jnp.arange(seen.weights.size) != seen.rho.argmax())
+    others = seen.where & (jnp.arange(seen.weights.size) != place_of_largest(seen.rho))
     above, equal = others & (seen.weights > weight), others & (seen.weights == weight)
     return 1 + above.sum(dtype=weight.dtype) + equal.sum(dtype=weight.dtype) / 2
 

@@ -21,6 +21,7 @@ from softmax_jax.experiment.tasks import rounded_products
 from softmax_jax.experiment.tasks.retrieval_model import BLOCK, CLASSES, ENTRIES, Batch, KnownItems, MaxRetrievalModel
 from softmax_jax.experiment.tasks.task import Task, data_key, option
 from softmax_jax.normalizers import checks
+from softmax_jax.normalizers.arithmetic import place_of_largest
 from softmax_jax.normalizers.execution import on_cpu
 from softmax_jax.normalizers.registry import normalizer as normalizer_named
 from softmax_jax.refusal import Refusal
@@ -140,7 +141,7 @@ def _batch(
     priority: str = UNIFORM,
 ) -> Batch:
     """Returns the batch of these items, ρ by its distribution from uniform draws, and queries from the key."""
-    largest = jnp.where(mask, draws, -1).argmax(1)[:, None]
+    largest = place_of_largest(jnp.where(mask, draws, -1))[:, None]
     answer = jnp.take_along_axis(kappa, largest, 1)[:, 0]
     query = jax.random.uniform(key, (len(draws), 1), jnp.float32)
     rho = QUANTILES[priority](draws)

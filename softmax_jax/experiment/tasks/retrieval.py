@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from softmax_jax.experiment.tasks.items import ItemTask, then_queries
 from softmax_jax.experiment.tasks.sequences import LONGEST, Sequences
+from softmax_jax.normalizers.arithmetic import place_of_largest
 
 CODE = 32
 """Features by which an item is found."""
@@ -72,7 +73,7 @@ class TransformerMaxRetrieval(Retrieval):
     def keys(self, key: Key[Array, ""], visible: Bool[Array, " items"], places: Int[Array, " queries"]) -> Keys:
         """Returns codes of ρ, empty queries and the largest item."""
         rho, codes = _in_order(key, visible)
-        largest = jnp.where(visible, rho, -1).argmax()
+        largest = place_of_largest(jnp.where(visible, rho, -1))
         return Keys(codes, jnp.zeros((len(places), CODE), jnp.float32), jnp.full(len(places), largest))
 
 

@@ -136,13 +136,14 @@ def placed(tree: Any, sharding: Any) -> Any:
 
     `sharding` is that of all leaves, or a tree with one for each.
     """
-    if jax.process_count() == 1:
-        return jax.device_put(tree, sharding)
 
     def place(leaf: Any, sharding: NamedSharding) -> jax.Array:
+        if isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
+            return leaf
         dtype = jnp.result_type(leaf)  # a normalizer's number may be a plain one, which has no dtype
         if jnp.issubdtype(dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(place(jax.random.key_data(leaf), sharding))
+        # From the host: to divide an array of one device, JAX compiles a program for each shape.
         whole = np.asarray(leaf, dtype)
         return jax.make_array_from_callback(whole.shape, sharding, whole.__getitem__)
 

@@ -190,7 +190,8 @@ def _cut(array: Array, cut: Cut, pieces: int) -> Array:
     padding = [(0, 0)] * array.ndim
     padding[axis] = (0, pieces * cut.size - array.shape[axis])
     # 5 queries in pieces of 2 are 6, of which the last is dropped from the output, so its gradient is 0. It is a copy
-    # of the fifth and not a row of zeros, where a scale may have an infinite slope, which times 0 is NaN.
-    filled = jnp.pad(array, padding, mode="edge")
+    # of the fifth and not a row of zeros, where a scale may have an infinite slope, which times 0 is NaN. Of a padding
+    # by nothing JAX would add up arrays of zeros in the derivative.
+    filled = array if padding[axis] == (0, 0) else jnp.pad(array, padding, mode="edge")
     shape = (*array.shape[:axis], pieces, cut.size, *array.shape[axis + 1 :])
     return jnp.moveaxis(filled.reshape(shape), axis, 0)

@@ -18,9 +18,13 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int32
 
 from softmax_jax.normalizers import checks
+from softmax_jax.normalizers.execution import is_known, on_cpu
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.row import HIDDEN, read_mask, weigh
 from softmax_jax.refusal import Refusal, WrongType
+
+MANY_ROWS = 128
+"""Queries of a head beside whose products a copy of its keys costs nothing."""
 
 Queries = Float[Array, "*batch queries heads size"]
 Keys = Float[Array, "*batch keys kv_heads size"]
@@ -101,7 +105,7 @@ class Inputs(NamedTuple):
         # With the heads first, so that the logits are never transposed: XLA does that for other orders.
         grouped = jnp.moveaxis(self.query, 2, 1).reshape(batch, kv_heads, heads // kv_heads * queries, size)
         by_head = jnp.moveaxis(self.key, 2, 1).astype(self.query.dtype)
-        logits = jnp.einsum("bhqd,bhkd->bhqk", grouped, by_head, precision=self.options.precision)
+        logits = _products(grouped, by_head, self.options.precision)
         logits = logits.reshape(batch, heads, queries, keys)
         return logits if self.bias is None else logits + self.bias.astype(logits.dtype)
 
@@ -109,6 +113,23 @@ class Inputs(NamedTuple):
         """Returns output and weights in the type of the query; `first_query` is as in `visible`."""
         weights = weigh(self.normalizer, self.logits(), where=self.visible(first_query))
         return weighted_values(weights, self.value, self.options.precision), weights
+
+
+def _products(
+    query: Float[Array, "batch heads rows size"],
+    key: Float[Array, "batch heads keys size"],
+    precision: jax.lax.PrecisionLike,
+) -> Float[Array, "batch heads rows keys"]:
+    """Returns the product of each query with each key of its head."""
+    batch, heads, rows, _ = query.shape
+    one_head = on_cpu() and is_known(rows) and rows >= MANY_ROWS and batch == heads == 1
+    if not one_head:
+        return jnp.einsum("bhqd,bhkd->bhqk", query, key, precision=precision)
+    # The gradient of the keys is dk = dzᵀ q = (qᵀ dz)ᵀ. XLA on CPUs transposes the first factor, and dz is the large
+    # one: dzᵀ q takes 4 × the time of q kᵀ, qᵀ dz the same. It writes the second for a product of two axes each whose
+    # keys come by feature, if a barrier keeps it from transposing them itself.
+    by_feature = jax.lax.optimization_barrier(key[0, 0].T)
+    return jnp.matmul(query[0, 0], by_feature, precision=precision)[None, None]
 
 
 def scaled_query(query: Queries, scale: ArrayLike | None) -> Queries:

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 from unittest import mock
 
 import jax
@@ -127,8 +128,22 @@ def how(batch, heads, queries, keys):
     return *sizes, attention._choose(inputs, None)
 
 
+def test_the_derivative_of_blocks_sums_no_zeros_and_transposes_no_logits():
+    queries, keys, size = 256, 96, 8
+    arrays = [jax.ShapeDtypeStruct((1, length, 1, size), jnp.float32) for length in (queries, keys, keys)]
+    attend = functools.partial(sj.dot_product_attention, implementation="streaming", block_size=128)
+    backward = jax.jit(jax.grad(lambda *qkv: attend(*qkv).sum(), (0, 1, 2)))
+    program = backward.lower(*arrays).compile().as_text()
+    assert " pad(" not in program  # zeros around a slice
+    products = re.findall(r"f32\[([\d,]+)\]\S* dot\(", program)
+    # qᵀ dz and doᵀ w, in place of dzᵀ q and wᵀ do
+    assert products.count(f"{size},{keys}") == 2, products
+    assert f"{keys},{size}" not in products
+
+
 def test_the_size_of_a_block_and_who_comes_in_blocks():
-    assert how(1, 4, 512, 1024) == (1, 512, "dense")  # 2^21 logits
+    assert how(1, 4, 512, 512) == (2, 512, "dense")  # 2^20 logits
+    assert how(1, 4, 513, 512) == (1, 513, "streaming")
     assert how(8, 4, 256, 512) == (4, 256, "streaming")
     assert how(8, 5, 256, 512) == (3, 256, "streaming")  # the last block has two heads and a copy of one
     assert how(1, 4, 1024, 1024) == (1, 512, "streaming")

@@ -1,4 +1,4 @@
-"""How cost grows: the time of training and of attention as one size becomes four times as large, and of their products.
+"""How cost grows as a size becomes four times as large: that of training, evaluation and attention, and of products.
 
     python -m benchmarks.growth
 
@@ -14,7 +14,8 @@ from typing import NamedTuple
 import jax
 
 import softmax_jax as sj
-from benchmarks.costs import products_alone, step_multiply_adds
+from benchmarks.costs import item_multiply_adds, products_alone, step_multiply_adds
+from benchmarks.evaluation import NORMALIZERS, seconds_per_item
 from benchmarks.timing import Grown, Result, contest, processes_in_turn, timed
 from softmax_jax.experiment.commands.process import one_device_per_core
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
@@ -24,7 +25,9 @@ from softmax_jax.experiment.training.run import build_run
 
 FACTOR, STEPS, SETS = 4, 20, 128
 STEP = "a training step of all seeds"
+TEST_SET = "a test set under five normalizers"
 TRAINING = {"items": 16, "width": 128, "seeds": 2}
+TESTING = {"items": 4096}
 ATTENTION = {"keys": 1024, "size of a head": 64, "heads": 4}
 """Of the base, where there are as many queries as keys."""
 
@@ -46,6 +49,12 @@ def training(items: int, width: int, seeds: int) -> Callable[[], float]:
     run = build_run(config)
     state, train_chunk = run.initial_state(), trainer.chunk_trainer(run)
     return timed(lambda: train_chunk(state, 0, STEPS), STEPS)
+
+
+def whole_set(items: int) -> Callable[[], float]:
+    """A test set of this length, as `evaluate.py` measures it."""
+    of_item = seconds_per_item(items)
+    return lambda: items * of_item()
 
 
 def on_one_core(run: Callable[[], Callable[[], float]]) -> Callable[[], float]:
@@ -84,6 +93,12 @@ COMPUTATIONS = {
         lambda items, width, seeds: seeds * step_multiply_adds(items, SETS, width),
         "s per step",
     ),
+    TEST_SET: Measured(
+        TESTING,
+        whole_set,
+        lambda items: items * item_multiply_adds(MaxRetrieval().width, len(NORMALIZERS)),
+        "s per set",
+    ),
     **{f"{name} attention, forward and backward": of_attention(name) for name in ("softmax", "adaptive", "entmax15")},
 }
 
@@ -108,12 +123,14 @@ CONTENDERS: dict[str, Callable[[], Callable[[], float]]] = {
     for what, measured in COMPUTATIONS.items()
     for grown in (None, *measured.base)
 } | {FLOOR: lambda: products_alone(1e9)}
-ONE_CORE = {f"{name}, on one core": name for name in (STEP, FLOOR)}
+ON_CORES = STEP, TEST_SET
+"""What is measured on one core, too."""
+ONE_CORE = {f"{name}, on one core": name for name in (*ON_CORES, FLOOR)}
 CONTENDERS |= {alone: functools.partial(on_one_core, CONTENDERS[name]) for alone, name in ONE_CORE.items()}
 
 
 def measure(quick: bool) -> list[Result]:
-    """Each computation at its base and grown, and training on one core and on all, against its products."""
+    """Each computation at its base and grown, and some on one core and on all, against its products."""
     seconds, _ = processes_in_turn("benchmarks.growth", list(CONTENDERS), 3 if quick else 9)
 
     def result(what: str, grown: str | None, point: Grown, alone: str = "") -> Result:
@@ -130,7 +147,9 @@ def measure(quick: bool) -> list[Result]:
         for grown in (None, by)
     ]
     cores = {1: ", on one core", len(os.sched_getaffinity(0)): ""}
-    return by_size + [result(STEP, None, Grown(STEP, "cores", size), alone) for size, alone in cores.items()]
+    return by_size + [
+        result(what, None, Grown(what, "cores", size), alone) for what in ON_CORES for size, alone in cores.items()
+    ]
 
 
 if __name__ == "__main__":

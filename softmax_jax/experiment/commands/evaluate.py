@@ -16,6 +16,7 @@ from softmax_jax.experiment.commands.output import (
     check_directory,
     counted,
     fit_command,
+    picture_among,
     recorded_options,
     results_of,
     trust_option,
@@ -167,8 +168,7 @@ def evaluate(arguments: Arguments) -> None:
         paths = findings.write(output, settings, shown, arguments.paper)
     print(f"evaluated {seeds}, {sets} sets of each length, in {time.perf_counter() - start:.0f} s\n")
     findings.show(plain_console(), shown, arguments.lengths, arguments.full)
-    picture, *others = sorted(paths, key=lambda path: path.suffix != ".png")
-    print(f"\nPicture: {typed_path(picture)}, with {', '.join(path.name for path in others)} beside it")
+    print(f"\nPicture: {picture_among(paths)}")
     print(f"Next: {next_step(arguments.checkpoint, runs[0], trust_option(*(run.config for run in runs)))}")
 
 

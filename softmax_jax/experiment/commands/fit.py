@@ -14,6 +14,7 @@ from softmax_jax.experiment.commands.output import (
     check_directory,
     counted,
     given_options,
+    picture_among,
     results_of,
     trust_option,
     typed_path,
@@ -109,8 +110,7 @@ def fit(arguments: Arguments) -> None:
     with results_of("fit", arguments.output) as output:
         settings = write_settings(output / "temperature", arguments)  # before charts, whose drawing may fail
         paths = [*report.write_study(output, rows, fits, compared, arguments.paper), settings]
-    seconds = f"{time.perf_counter() - start:.0f} s"
-    print(f"fitted {counted(len(seeds), 'seed')} in {seconds}; wrote {', '.join(map(str, paths))}\n")
+    print(f"fitted {counted(len(seeds), 'seed')} in {time.perf_counter() - start:.0f} s\n")
     sets = refit.sets_of_long(task, max(lengths), arguments.sets)
     console.print(*report.answers(fits, rows, compared, arguments.degree, sets), "\n", highlight=False)
     if arguments.full:
@@ -119,7 +119,8 @@ def fit(arguments: Arguments) -> None:
         report.print_comparison(console, compared)
     else:
         report.print_accuracies(console, compared)
-    print(f"Temperature by entropy: {typed_path(next(path for path in paths if path.suffix == '.png'))}")
+    print(f"Fits: {', '.join(map(typed_path, paths[: len(fits)]))}")
+    print(f"Temperature by entropy: {picture_among(paths)}")
     print(f"Next: {next_step(arguments, next(iter(fits.values())), paths[0], sets)}{trust_option(config)}")
 
 

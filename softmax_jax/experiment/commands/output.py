@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,17 @@ def write_settings(output: Path, arguments: Any) -> Path:
 def typed_path(path: Path) -> str:
     """Returns a path as one would type it here, quoted where a shell asks for that."""
     return typed(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def picture_among(files: Sequence[Path]) -> str:
+    """Names the first picture among files, and the others that lie in its directory.
+
+    >>> picture_among([Path("fit.json"), Path("charts/data.csv"), Path("charts/entropy.png")])
+    'charts/entropy.png, with data.csv beside it'
+    """
+    picture = next(file for file in files if file.suffix == ".png")
+    others = [str(file.relative_to(picture.parent)) for file in files if file.is_relative_to(picture.parent)]
+    return f"{typed_path(picture)}, with {', '.join(name for name in others if name != picture.name)} beside it"
 
 
 def given_options(arguments: Any) -> str:

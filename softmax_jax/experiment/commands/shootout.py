@@ -17,6 +17,7 @@ from softmax_jax.experiment.commands import process
 from softmax_jax.experiment.commands.output import (
     RESULTS,
     check_directory,
+    picture_among,
     results_of,
     trust_option,
     typed_path,
@@ -147,7 +148,7 @@ def compete(
         normalizers: The names of the normalizers.
         lengths: The lengths to test at, beside the length of training; those of the task if there are none.
         directory: Where each normalizer's run has a directory of its own.
-        console: Where to print progress.
+        console: Where to print progress; a quiet one prints none.
 
     Raises:
         Refusal, NotFiniteError, Interrupted: as `train` does.
@@ -166,7 +167,9 @@ def compete(
         measured = evaluate(
             parameters, {name: None}, seeds=config.all_seeds, lengths=tuple(sets), sets=sets, **settings
         )
-        tests.append(frame_of(with_progress(measured, list(sets), f"testing {name}")))
+        if not console.quiet:
+            measured = with_progress(measured, list(sets), f"testing {name}")
+        tests.append(frame_of(measured))
         metrics = read_json_lines(workdir / METRICS, "seed", "step", "loss", "steps_per_second").with_columns(
             normalizer=pl.lit(name), epoch=pl.col("step") // config.chunk
         )
@@ -226,13 +229,12 @@ def shoot_out(arguments: Arguments) -> None:
         command = dataclasses.asdict(arguments) | {"workdir": str(arguments.runs), "output": str(output)}
         paths = write_outcomes(output, command, config, outcomes)
         for name, chart in charts.items():
-            save_chart(chart, output / name, arguments.paper)
+            paths += save_chart(chart, output / name, arguments.paper)
     report.print_outcomes(console, config, outcomes)
-    summary = f"trained {len(names)} × {config.seeds} models in {time.perf_counter() - start:.0f} s"
-    print(f"{summary}; wrote {', '.join(map(str, paths))} and the charts beside them\n")
+    print(f"trained {len(names)} × {config.seeds} models in {time.perf_counter() - start:.0f} s\n")
     lengths = sorted({config.task.longest, max(outcomes.tests["n"].to_list())})
     console.print(*(best_at(n, outcomes.tests) for n in lengths), highlight=False)
-    print(f"Accuracy by normalizer: {typed_path(output / 'accuracy.png')}")
+    print(f"Accuracy by normalizer: {picture_among([output / 'accuracy.png', *paths])}")
     print(f"Next: {following(names, arguments.runs, config)}")
 
 

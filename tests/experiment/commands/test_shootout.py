@@ -1,5 +1,4 @@
 import csv
-import io
 import json
 from pathlib import Path
 
@@ -21,7 +20,7 @@ NAMES = ("softmax", "ssmax")
 
 
 def fought(directory, config=CONFIG, names=NAMES, lengths=(16,)):
-    return compete(config, names, lengths, directory, Console(file=io.StringIO()))
+    return compete(config, names, lengths, directory, Console(quiet=True))
 
 
 OWN = [name for name in TASKS if not task_class(name).grouped_by]
@@ -46,8 +45,9 @@ def test_a_task_of_ones_own_is_trained_as_those_of_the_small_transformer(tmp_pat
 
 
 @pytest.mark.full
-def test_every_seed_is_trained_epoch_by_epoch_and_tested_at_each_length(tmp_path):
+def test_every_seed_is_trained_epoch_by_epoch_and_tested_at_each_length_quietly_where_asked(tmp_path, capsys):
     outcomes = fought(tmp_path, names=["ssmax"])
+    assert capsys.readouterr() == ("", "")
     losses = outcomes.losses.select("normalizer", "seed", "epoch").rows()
     assert losses == [("ssmax", seed, epoch) for seed in (0, 1) for epoch in (1, 2)]
     tests = outcomes.tests.select("normalizer", "n", "seed").rows()

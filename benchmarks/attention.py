@@ -38,8 +38,9 @@ from benchmarks.timing import Result, machine, milliseconds
 from softmax_jax.experiment.commands.parse import each_once, parse, within
 
 HEADS, SIZE = 4, 64
-SIZES = (512, 1024), (1024, 1024), (2048, 2048), (4096, 4096), (64, 65536)
-"""Queries and keys, of one batch entry."""
+COMPARED = (2048, 2048)
+SIZES = (512, 1024), (1024, 1024), COMPARED, (4096, 4096), (64, 65536)
+"""Queries and keys, of one batch entry; at `COMPARED` in the file of all benchmarks."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,8 +96,8 @@ def let_turns(contenders: dict[str, Program], rounds: int) -> None:
 
 
 def measure(quick: bool) -> list[Result]:
-    """Attention in blocks against the dense form and JAX's own, forward and backward, at 2048 × 2048."""
-    queries, keys = SIZES[1]
+    """Attention in blocks against the dense form and JAX's own, forward and backward, at `COMPARED`."""
+    queries, keys = COMPARED
     names = ("softmax", "adaptive")
     contenders = programs(queries, keys, names, backward=True)
     let_turns(contenders, 3 if quick else 9)

@@ -53,8 +53,8 @@ def training(items: int, width: int, seeds: int) -> Callable[[], float]:
 
 def whole_set(items: int) -> Callable[[], float]:
     """A test set of this length, as `evaluate.py` measures it."""
-    of_item = seconds_per_item(items)
-    return lambda: items * of_item()
+    seconds = seconds_per_item(items)
+    return lambda: items * seconds()
 
 
 def on_one_core(run: Callable[[], Callable[[], float]]) -> Callable[[], float]:

@@ -171,7 +171,7 @@ def measure_model(config: Config, checkpoint: Path, lengths: Sequence[int], cons
     task = as_sequences(config)
     others = {name: normalizer for name, normalizer in swapped_in(task).items() if name != config.normalizer}
     for index, seed in enumerate(config.all_seeds):
-        seed_parameters = jax.tree.map(lambda leaf, index=index: leaf[index : index + 1], parameters)
+        seed_parameters = jax.tree.map(lambda leaf, index=index: np.asarray(leaf)[index : index + 1], parameters)
         tests: dict[str, Normalizers | None] = {OWN: None, **others}
         tests |= {f"{name}, calibrated": calibrated(config, seed_parameters, seed, name) for name in CALIBRATED}
         for n in lengths:

@@ -52,10 +52,14 @@ IMPLEMENTATIONS: dict[Implementation, Callable[[Inputs, int | None], tuple[Outpu
 }
 """From inputs and a block size to the output, and to the weights where all are formed at once."""
 
-STREAM_ABOVE, ACCELERATOR_STREAM_ABOVE = 2**20, 2**21
-"""Logits, of all batch entries, heads, queries and keys, above which attention streams unless told otherwise, on CPUs
-and elsewhere. On CPUs the arrays of a backward pass of more are above 32 MiB, and glibc maps fresh pages in every call:
-of 2^21 logits adaptive takes 0.5 of the time in blocks, forward and backward, SSMax 0.5 to 0.7, softmax 0.5 to 1.4."""
+STREAM_ABOVE = 2**20
+"""Logits, of all batch entries, heads, queries and keys, above which attention on CPUs streams unless told otherwise.
+
+Of 2^21 logits, whose arrays glibc maps into fresh pages in every call, adaptive takes 0.3 to 0.4 of the time in blocks
+forward, and 0.5 forward and backward; SSMax 0.7 to 1.1 and 0.5 to 0.7, softmax 0.7 to 1.2 and 0.5 to 1.4.
+"""
+ACCELERATOR_STREAM_ABOVE = 2**21
+"""The same elsewhere."""
 
 
 def dot_product_attention(
@@ -104,8 +108,8 @@ def dot_product_attention(
             `jax.nn.softmax`. Its numbers per head have the shape (heads, 1, 1).
         implementation: "dense" forms all logits at once. "streaming" forms those of a block of queries at a time, in
             little memory, for any normalizer (see `by_queries`). "xla" and "cudnn" call the fused kernels of
-            `jax.nn.dot_product_attention` (see `fused`). None streams above `STREAM_ABOVE` logits of many queries
-            unless the weights are asked for, and is dense otherwise.
+            `jax.nn.dot_product_attention` (see `fused`). None streams above 2^20 logits of many queries, on
+            accelerators 2^21, unless the weights are asked for, and is dense otherwise.
         block_size: The queries of a block of "streaming".
         return_weights: Whether to return the weights too.
         precision: That of the products in `jax.lax.dot_general`, where no fused kernel computes them.
@@ -180,8 +184,8 @@ def _choose(inputs: Inputs, implementation: Implementation | None) -> Implementa
         return "dense"  # as nothing can be cut into blocks
     if implementation is not None:
         return implementation
-    most = STREAM_ABOVE if on_cpu() else ACCELERATOR_STREAM_ABOVE
-    if not all(map(is_known, inputs.shape)) or math.prod(inputs.shape) <= most:
+    threshold = STREAM_ABOVE if on_cpu() else ACCELERATOR_STREAM_ABOVE
+    if not all(map(is_known, inputs.shape)) or math.prod(inputs.shape) <= threshold:
         return "dense"
     batch, _, queries, _ = inputs.shape
     # Few queries over long rows are one block already, or blocks so small that each reads all keys for little.

@@ -187,11 +187,12 @@ def _cuts(inputs: Inputs, axis: int, size: int) -> Any:
 def _cut(array: Array, cut: Cut, pieces: int) -> Array:
     """Returns the pieces of an array, stacked along a new first axis."""
     axis = cut.axis % array.ndim
-    padding = [(0, 0)] * array.ndim
-    padding[axis] = (0, pieces * cut.size - array.shape[axis])
+    missing = pieces * cut.size - array.shape[axis]
     # 5 queries in pieces of 2 are 6, of which the last is dropped from the output, so its gradient is 0. It is a copy
-    # of the fifth and not a row of zeros, where a scale may have an infinite slope, which times 0 is NaN. Of a padding
-    # by nothing JAX would add up arrays of zeros in the derivative.
-    filled = array if padding[axis] == (0, 0) else jnp.pad(array, padding, mode="edge")
+    # of the fifth and not a row of zeros, where a scale may have an infinite slope, which times 0 is NaN.
+    if not is_known(missing) or missing:
+        last = jax.lax.slice_in_dim(array, array.shape[axis] - 1, array.shape[axis], axis=axis)
+        copies = jnp.broadcast_to(last, (*array.shape[:axis], missing, *array.shape[axis + 1 :]))
+        array = jnp.concatenate([array, copies], axis)
     shape = (*array.shape[:axis], pieces, cut.size, *array.shape[axis + 1 :])
-    return jnp.moveaxis(filled.reshape(shape), axis, 0)
+    return jnp.moveaxis(array.reshape(shape), axis, 0)

@@ -143,6 +143,7 @@ def best_of_rates(
     """Trains at every rate; returns the rate with the least mean loss on sets that no test has, and its models."""
     start = jax.tree.map(np.asarray, start)  # wherever it lay, so that both columns share a program
     trained = train_models(run, start, jnp.asarray(protocol.rates, jnp.float32), moved, jnp.int32(first_step))
+    trained = jax.tree.map(np.asarray, trained)
     by_rate = [jax.tree.map(lambda leaf, place=place: leaf[place], trained) for place in range(len(protocol.rates))]
     losses = [read_models(run, job, models, job.task.length, Draw.FIT)[1].mean() for models in by_rate]
     best = int(np.nan_to_num(np.array(losses), nan=np.inf).argmin())

@@ -104,7 +104,7 @@ def picture_among(files: Sequence[Path]) -> str:
     >>> picture_among([Path("fit.json"), Path("charts/data.csv"), Path("charts/entropy.png")])
     'charts/entropy.png, with data.csv beside it'
     """
-    picture = next(file for file in files if file.suffix == ".png")
+    picture = min(files, key=lambda file: file.suffix != ".png")
     others = [str(file.relative_to(picture.parent)) for file in files if file.is_relative_to(picture.parent)]
     return f"{typed_path(picture)}, with {', '.join(name for name in others if name != picture.name)} beside it"
 

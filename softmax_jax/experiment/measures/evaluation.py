@@ -18,7 +18,7 @@ from softmax_jax.experiment.measures.sets import rooms_of, set_keys
 from softmax_jax.experiment.measures.table import BASELINE, EVALUATION, KEYS, MEASURES
 from softmax_jax.experiment.tasks.max_retrieval import MaxRetrieval
 from softmax_jax.experiment.tasks.task import Task
-from softmax_jax.experiment.training.distributed import gathered
+from softmax_jax.experiment.training.distributed import gathered, on_host
 from softmax_jax.experiment.training.run import Parameters
 from softmax_jax.normalizers.normalizer import Normalizer
 from softmax_jax.normalizers.registry import method_of, normalizer
@@ -145,7 +145,7 @@ class Evaluation:
         measures = SetMeasures(self.task, room, tuple(self.measures), tuple(self.references))
         size = sets // (math.gcd(sets, PARTS) if sets * room >= ITEMS_TO_DIVIDE else 1)
         cuts = [slice(start, start + size) for start in range(0, sets, size)]
-        parts = [jax.tree.map(lambda leaf, cut=cut: leaf[:, cut], drawn) for cut in cuts]
+        parts = [jax.tree.map(lambda leaf, cut=cut: on_host(lambda array: array[:, cut], leaf), drawn) for cut in cuts]
         return [(measures, models, part, self.task.at_once(room), self.replacing) for part in parts]
 
     def _computed(self, length: int, calls: Sequence[tuple[Any, ...]]) -> list[dict[str, Array]]:

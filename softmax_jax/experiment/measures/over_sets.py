@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec as P
@@ -69,8 +68,8 @@ def on_every_set(compute: Callable[..., Any], models: Any, drawn: Any, at_once: 
     Returns:
         The results, whose leaves have leading axes (seeds, batches, sets of a batch); see `set_by_set`.
     """
-    arguments, mesh = _divided(models, drawn, at_once, shared)
-    return _on_devices(*arguments, compute=compute, mesh=mesh)
+    arguments, settings = _divided(models, drawn, at_once, shared)
+    return _on_devices(*arguments, compute=compute, **settings)
 
 
 def as_they_compile(lengths: Iterable[Sequence[tuple[Any, ...]]]) -> Iterator[Sequence[tuple[Any, ...]]]:
@@ -87,39 +86,35 @@ def as_they_compile(lengths: Iterable[Sequence[tuple[Any, ...]]]) -> Iterator[Se
 
 def _compiled(calls: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
     compute, *rest = calls[0]
-    arguments, mesh = _divided(*rest)
-    _on_devices.lower(*arguments, compute=compute, mesh=mesh).compile()
+    arguments, settings = _divided(*rest)
+    _on_devices.lower(*arguments, compute=compute, **settings).compile()
     return calls
 
 
-def _divided(models: Any, drawn: Any, at_once: int, shared: Any = ()) -> tuple[list[Any], jax.sharding.Mesh]:
-    """Returns the models, the sets in batches and what is shared, on the devices of a mesh, and the mesh."""
+def _divided(models: Any, drawn: Any, at_once: int, shared: Any = ()) -> tuple[list[Any], dict[str, Any]]:
+    """Returns the models, the sets and what is shared, on the devices of a mesh; the mesh, and the sets of a batch."""
     seeds, sets = jax.tree.leaves(drawn)[0].shape[:2]
     sets_of_device = sets // device_mesh(seeds, sets).shape[SETS]
     per_batch = max(size for size in range(1, min(at_once, sets_of_device) + 1) if sets_of_device % size == 0)
     mesh = device_mesh(seeds, sets // per_batch)
-    of_models, of_batches, of_shared = (NamedSharding(mesh, spec) for spec in SPECS)
-
-    def in_batches(leaf: Any) -> jax.Array:
-        # On the host, where neither the shape nor the division takes a program of its own.
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(in_batches(jax.random.key_data(leaf)))
-        batches = np.asarray(leaf).reshape(seeds, sets // per_batch, per_batch, *leaf.shape[2:])
-        return placed(batches, of_batches)
-
-    return [placed(models, of_models), jax.tree.map(in_batches, drawn), placed(shared, of_shared)], mesh
+    shardings = (NamedSharding(mesh, spec) for spec in SPECS)
+    arguments = [placed(tree, sharding) for tree, sharding in zip((models, drawn, shared), shardings)]
+    return arguments, {"mesh": mesh, "per_batch": per_batch}
 
 
-@functools.partial(jax.jit, static_argnames=("compute", "mesh"))
-def _on_devices(models: Any, batches: Any, shared: Any, *, compute: Callable[..., Any], mesh: jax.sharding.Mesh) -> Any:
-    def on_device(models: Any, batches: Any, shared: Any) -> Any:
+@functools.partial(jax.jit, static_argnames=("compute", "mesh", "per_batch"))
+def _on_devices(
+    models: Any, drawn: Any, shared: Any, *, compute: Callable[..., Any], mesh: jax.sharding.Mesh, per_batch: int
+) -> Any:
+    def on_device(models: Any, drawn: Any, shared: Any) -> Any:
         def seed_results(seed: tuple[Any, Any]) -> Any:
-            return jax.lax.map(jax.vmap(lambda drawn: compute(seed[0], drawn, shared)), seed[1])
+            return jax.lax.map(jax.vmap(lambda of_set: compute(seed[0], of_set, shared)), seed[1])
 
+        batches = jax.tree.map(lambda leaf: leaf.reshape(len(leaf), -1, per_batch, *leaf.shape[2:]), drawn)
         return jax.lax.map(seed_results, (models, batches))
 
     spread = jax.shard_map(on_device, mesh=mesh, in_specs=SPECS, out_specs=P(SEEDS, SETS), check_vma=False)
-    return spread(models, batches, shared)
+    return spread(models, drawn, shared)
 
 
 def set_by_set(tree: Any) -> Any:

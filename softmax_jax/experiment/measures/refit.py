@@ -162,7 +162,7 @@ def compare(
         named = {name: normalizer(name) for name in ("softmax", "adaptive")}
         named |= {name: Normalizer(softmax, scale) for name, scale in half_scales.items() if name in in_all}
         named["hardmax"] = normalizer("hardmax")
-        half_parameters = jax.tree.map(lambda leaf, half=half: leaf[half], parameters)
+        half_parameters = jax.tree.map(lambda leaf, half=half: np.asarray(leaf)[half], parameters)
         half_seeds = [seeds[int(index)] for index in half]
         fields: dict[str, Any] = {"sets": drawn, "measures": ("accuracy", "loss"), "key": key}
         training = training_rows(other_rows, longest_in_training)

@@ -39,7 +39,7 @@ def set_keys(
     return _set_keys(key, np.asarray(seeds, np.int32), np.asarray(length, np.int32), sets)
 
 
-@functools.partial(jax.jit, static_argnames="sets")
+@functools.partial(jax.jit, static_argnames="sets")  # each of its steps would be a program
 def _set_keys(
     key: Key[Array, ""], seeds: Int[Array | np.ndarray, " seeds"], length: Int[Array | np.ndarray, ""], sets: int
 ) -> Key[Array, "seeds sets"]:

@@ -138,9 +138,10 @@ def true_weight(seen: Seen) -> Array:
 
 def rank(seen: Seen) -> Array:
     """The rank of that weight, 1 for the largest; equal weights share their mean rank."""
-    weight = true_weight(seen)
+    place = place_of_largest(seen.rho)
+    weight = seen.weights[place]
     # Itself by its place: where it is computed twice, it need not equal itself.
-    others = seen.where & (jnp.arange(seen.weights.size) != place_of_largest(seen.rho))
+    others = seen.where & (jnp.arange(seen.weights.size) != place)
     above, equal = others & (seen.weights > weight), others & (seen.weights == weight)
     return 1 + above.sum(dtype=weight.dtype) + equal.sum(dtype=weight.dtype) / 2
 

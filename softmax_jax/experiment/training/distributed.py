@@ -9,6 +9,7 @@ All processes run the same program on the same arguments and call every function
 
 import dataclasses
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -138,16 +139,23 @@ def placed(tree: Any, sharding: Any) -> Any:
     """
 
     def place(leaf: Any, sharding: NamedSharding) -> jax.Array:
-        if isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
-            return leaf
-        dtype = jnp.result_type(leaf)  # a normalizer's number may be a plain one, which has no dtype
-        if jnp.issubdtype(dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(place(jax.random.key_data(leaf), sharding))
-        # From the host: to divide an array of one device, JAX compiles a program for each shape.
-        whole = np.asarray(leaf, dtype)
-        return jax.make_array_from_callback(whole.shape, sharding, whole.__getitem__)
+        if isinstance(leaf, jax.Array) and isinstance(leaf.sharding, NamedSharding):
+            return jax.device_put(leaf, sharding)
+        return on_host(lambda whole: jax.make_array_from_callback(whole.shape, sharding, whole.__getitem__), leaf)
 
     return jax.tree.map(place, tree, jax.tree.broadcast(sharding, tree))
+
+
+def on_host(function: Callable[[np.ndarray], Any], leaf: Any) -> Any:
+    """Returns the function of an array on the host, where no shape takes a program of its own to be cut or divided.
+
+    Keys are there as the words that they consist of, in a last axis, and keys again in the result.
+    """
+    dtype = jnp.result_type(leaf)  # a normalizer's number may be a plain one, which has no dtype
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        words = on_host(function, jax.random.key_data(leaf))
+        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
+    return function(np.asarray(leaf, dtype))
 
 
 def gathered(tree: Any) -> Any:

@@ -247,7 +247,7 @@ def first_state(run: Run) -> TrainState:
     rows = np.array([start.all_seeds.index(seed) for seed in run.config.all_seeds])
 
     def trained_or_random(path: Any, random: jax.Array) -> jax.Array:
-        return distributed.placed(leaves[path][rows], run.sharding) if path in leaves else random
+        return distributed.placed(np.asarray(leaves[path])[rows], run.sharding) if path in leaves else random
 
     parameters = jax.tree_util.tree_map_with_path(trained_or_random, state.parameters)
     optimizer = jax.jit(jax.vmap(run.optimizer.init), out_shardings=run.sharding)(parameters)

@@ -180,15 +180,17 @@ def test_the_formulas_of_the_costs_are_those_of_the_programs():
     assert sum(sizes) == communication.parameter_count(paper.width)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_arrays_and_plain_numbers_are_placed_and_gathered_whole(processes, monkeypatch):
+@pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
+def test_arrays_and_plain_numbers_are_placed_and_gathered_whole(implementation):
     sharding = NamedSharding(distributed.device_mesh(2), PartitionSpec(distributed.SEEDS))
     everywhere = NamedSharding(distributed.device_mesh(1), PartitionSpec())
-    monkeypatch.setattr(jax, "process_count", lambda: processes)
-    tree = {"many": np.arange(4.0, dtype=np.float32), "keys": jax.random.split(jax.random.key(0), 2)}
+    keys = jax.random.split(jax.random.key(0, impl=implementation), 2)
+    tree = {"many": np.arange(4.0, dtype=np.float32), "keys": keys}
     placed = distributed.placed(tree, sharding)
     assert placed["many"].sharding == placed["keys"].sharding == sharding
     assert np.array_equal(distributed.gathered(placed["many"]), tree["many"])
-    assert np.array_equal(jax.random.key_data(placed["keys"]), jax.random.key_data(tree["keys"]))
+    assert np.array_equal(jax.random.key_data(placed["keys"]), jax.random.key_data(keys))
+    assert placed["keys"].dtype == keys.dtype
+    assert distributed.placed(placed["many"], sharding) is placed["many"]
     plain = distributed.placed(0.43, everywhere)  # a normalizer's number
     assert (plain.dtype, float(plain)) == (np.float32, np.float32(0.43))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import softmax_jax as sj
-from softmax_jax.attention import attention, by_queries
+from softmax_jax.attention import attention, by_queries, inputs
 from softmax_jax.normalizers.normalizer import SoftCapped
 from tests.tiers import full_except
 
@@ -35,8 +35,9 @@ HIDDEN = KEYS - 1
 
 
 def blocks_of_2(*arrays, **keywords):
-    """Attention of two queries, which are five in all, and of one head of the keys at a time."""
-    with mock.patch.object(by_queries, "entries_of_block", return_value=HEADS // KV_HEADS * QUERIES * KEYS):
+    """Attention of two queries, which are five in all, and of one head of the keys at a time, as of many queries."""
+    one_head = mock.patch.object(by_queries, "entries_of_block", return_value=HEADS // KV_HEADS * 2 * KEYS)
+    with one_head, mock.patch.object(inputs, "MANY_ROWS", 1):
         return sj.dot_product_attention(*arrays, implementation="streaming", block_size=2, **keywords)
 
 
@@ -130,20 +131,28 @@ def how(batch, heads, queries, keys):
 
 def test_the_derivative_of_blocks_sums_no_zeros_and_transposes_no_logits():
     queries, keys, size = 256, 96, 8
-    arrays = [jax.ShapeDtypeStruct((1, length, 1, size), jnp.float32) for length in (queries, keys, keys)]
-    attend = functools.partial(sj.dot_product_attention, implementation="streaming", block_size=128)
-    backward = jax.jit(jax.grad(lambda *qkv: attend(*qkv).sum(), (0, 1, 2)))
-    program = str(backward.lower(*arrays).compile().as_text())
-    assert " pad(" not in program  # zeros around a slice
+    rng = np.random.default_rng(0)
+    arrays = [jnp.asarray(rng.normal(size=(1, n, 1, size)), jnp.float32) for n in (queries, keys, keys)]
+
+    def gradients(attend, **options):
+        return jax.jit(jax.grad(lambda *qkv: (attend(*qkv, **options) ** 2).sum(), (0, 1, 2)))
+
+    blocks = gradients(sj.dot_product_attention, implementation="streaming", block_size=128)
+    program = str(blocks.lower(*arrays).compile().as_text())
     products = re.findall(r"f32\[([\d,]+)\]\S* dot\(", program)
     # qᵀ dz and doᵀ w, in place of dzᵀ q and wᵀ do
     assert products.count(f"{size},{keys}") == 2, products
     assert f"{keys},{size}" not in products
+    assert " pad(" not in program  # zeros around a slice
+    for found, expected in zip(blocks(*arrays), gradients(jax.nn.dot_product_attention)(*arrays)):
+        np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
 def test_the_size_of_a_block_and_who_comes_in_blocks():
     assert how(1, 4, 512, 512) == (2, 512, "dense")  # 2^20 logits
     assert how(1, 4, 513, 512) == (1, 513, "streaming")
+    with mock.patch.object(attention, "on_cpu", return_value=False):
+        assert how(1, 4, 513, 512)[-1] == "dense"
     assert how(8, 4, 256, 512) == (4, 256, "streaming")
     assert how(8, 5, 256, 512) == (3, 256, "streaming")  # the last block has two heads and a copy of one
     assert how(1, 4, 1024, 1024) == (1, 512, "streaming")

@@ -98,7 +98,8 @@ def test_a_report_of_two_runs_writes_its_page_its_charts_and_their_data(trained,
     assert len(page) < 5e6
     assert all(f'href="{name}"' in page for name in written)
     for run in ("x", "copy"):
-        assert f'<h3>{run}</h3>\n\n<dl class="facts">\n<dt>What falls</dt><dd>Trained on sets of at most 3 items' in page
+        facts = f'<h3>{run}</h3>\n\n<dl class="facts">\n<dt>What falls</dt><dd>'
+        assert f"{facts}Trained on sets of at most 3 items" in page
     with (tmp_path / "out" / "accuracy.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {(row["run"], row["normalizer"], row["n"], row["seed"]) for row in rows} == {

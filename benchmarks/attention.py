@@ -13,8 +13,8 @@ as both apart.
 
 A fourth: of a product that sums over the rows of both factors it transposes the first, and in the gradient of the keys,
 dzᵀ q, that is the larger array. JAX writes the derivative so, and `Inputs.logits` turns it around where a block has one
-head: softmax takes 0.7 of the time of before, entmax15 0.7 to 0.8, adaptive 0.8, forward and backward, at 1,024 to
-4,096 keys (two AVX-512 cores, November 2026).
+head: softmax takes 0.7 to 0.8 of the time without that, entmax15 0.7 to 0.9, adaptive 0.8, forward and backward, at
+1,024 to 4,096 keys and 4 or 16 heads (`benchmarks.growth`, two AVX-512 cores, November 2026).
 
 Tried for adaptive, forward and backward, each with a gain below 1.3 ×: blocks of half the logits, which stay in cache;
 the whole derivative through β by hand, with the row's numbers kept.

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
+from softmax_jax.normalizers.execution import on_cpu
+
 
 def at_least(values: Float[Array, "*shape"], low: ArrayLike) -> Float[Array, "*shape"]:
     """Returns the larger of the two, and NaN where the values are."""
@@ -41,6 +43,8 @@ def place_of_largest(values: Float[Array, "*rows n"]) -> Int[Array, "*rows"]:
     >>> place_of_largest(jnp.array([[1.0, 3.0, 3.0], [7.0, 0.0, 5.0]])).tolist()
     [1, 0]
     """
+    if not on_cpu():
+        return jnp.argmax(values, -1).astype(jnp.int32)
     # The barrier keeps the values from being computed once for the maximum and again for the comparison.
     values = jax.lax.optimization_barrier(values)
     places = jnp.arange(values.shape[-1], dtype=jnp.int32)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from docs.claims import read
+from softmax_jax.attention.attention import ACCELERATOR_STREAM_ABOVE, STREAM_ABOVE
 
 PAGE = "docs/scaling.md"
 CPU, GPU = "2 cpu cores avx 512,", "nvidia h100"
@@ -46,6 +47,11 @@ def blocks() -> Iterator[tuple[str, str]]:
     )
     yield PAGE, f"takes {1000 * softmax['ours_seconds']:.0f} ms, {softmax['ratio']:.1f} × less than"
     yield PAGE, f"adaptive takes {1000 * adaptive['ours_seconds']:.0f} ms, {adaptive['ratio']:.1f} × less"
+
+
+def where_blocks_begin() -> Iterator[tuple[str, str]]:
+    on_cpus, elsewhere = (most.bit_length() - 1 for most in (STREAM_ABOVE, ACCELERATOR_STREAM_ABOVE))
+    yield PAGE, f"Attention streams above 2^{on_cpus} logits on CPUs, 2^{elsewhere} elsewhere"
 
 
 def sparse_maps() -> Iterator[tuple[str, str]]:

@@ -108,8 +108,8 @@ def dot_product_attention(
             `jax.nn.softmax`. Its numbers per head have the shape (heads, 1, 1).
         implementation: "dense" forms all logits at once. "streaming" forms those of a block of queries at a time, in
             little memory, for any normalizer (see `by_queries`). "xla" and "cudnn" call the fused kernels of
-            `jax.nn.dot_product_attention` (see `fused`). None streams above 2^20 logits of many queries, on
-            accelerators 2^21, unless the weights are asked for, and is dense otherwise.
+            `jax.nn.dot_product_attention` (see `fused`). None streams above `STREAM_ABOVE` logits of many queries,
+            on accelerators `ACCELERATOR_STREAM_ABOVE`, unless the weights are asked for, and is dense otherwise.
         block_size: The queries of a block of "streaming".
         return_weights: Whether to return the weights too.
         precision: That of the products in `jax.lax.dot_general`, where no fused kernel computes them.
